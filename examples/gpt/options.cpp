@@ -1,0 +1,90 @@
+// The options of the example trainers: what they are called, and which of them contradict each other.
+#include "options.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <string>
+
+namespace gpt {
+
+namespace {
+
+void add_trainer_options(CLI::App& app, options& o) {
+    app.add_option("--text", o.text, "file to learn, byte by byte")->required();
+    app.add_option("--steps", o.steps, "optimizer steps")->check(CLI::PositiveNumber);
+    app.add_option("--layers", o.shape.layers, "blocks")->check(CLI::PositiveNumber);
+    app.add_option("--width", o.shape.width, "numbers of the residual stream")->check(CLI::PositiveNumber);
+    app.add_option("--heads", o.shape.heads, "attention heads; must divide --width")->check(CLI::PositiveNumber);
+    app.add_option("--context", o.shape.context, "bytes of a sequence")->check(CLI::PositiveNumber);
+    app.add_option("--batch", o.batch, "sequences of a step in all; ranks x microbatches must divide it")
+        ->check(CLI::PositiveNumber);
+    app.add_option("--microbatches", o.microbatches, "forward and backward passes of a step")
+        ->check(CLI::PositiveNumber);
+    app.add_option("--type", o.type, "arithmetic")->check(CLI::IsMember({"float", "double"}));
+    app.add_option("--learning-rate", o.learning_rate, "highest learning rate")->check(CLI::PositiveNumber);
+    app.add_option("--outlier-limit", o.outlier_limit, "skip a step whose loss or norm is so many deviations high; 0: never")
+        ->check(CLI::NonNegativeNumber);
+    app.add_option("--eval-every", o.eval_every, "steps from one validation to the next; 0: none")
+        ->check(CLI::NonNegativeNumber);
+    app.add_option("--sample-bytes", o.sample_bytes, "bytes to write at the end")->check(CLI::NonNegativeNumber);
+    app.add_option("--seed", o.seed, "seed of initial values, batches and sample");
+    app.add_option("--report", o.report, "file for the report (JSON)");
+}
+
+void add_sharding_options(CLI::App& app, options& o) {
+    app.add_option("--backend", o.backend, "communicator")->check(CLI::IsMember({"self", "threads", "mpi"}));
+    app.add_option("--ranks", o.ranks, "ranks; for mpi the world's size")->check(CLI::PositiveNumber);
+    app.add_option("--strategy", o.strategy, "no_shard, shard_optimizer, shard_gradients or full_shard");
+    app.add_option("--reshard", o.reshard, "reshard_always, reshard_never, keep_until_step or keep_last:N");
+    app.add_option("--topology", o.topology, "flat");
+    app.add_option("--accumulate", o.accumulate, "reduce after each microbatch, or once a step")
+        ->check(CLI::IsMember({"each", "once"}));
+}
+
+}  // namespace
+
+void check_division(const options& o, integer ranks) {
+    const integer parts = ranks * o.microbatches;
+    if (o.batch % parts != 0) {
+        throw early_end("--batch " + std::to_string(o.batch) + " cannot be divided by ranks x microbatches = " +
+                            std::to_string(ranks) + " x " + std::to_string(o.microbatches) + " = " +
+                            std::to_string(parts) + "; choose a multiple of " + std::to_string(parts),
+                        2);
+    }
+}
+
+options parse_options(int argc, const char* const* argv, bool sharded) {
+    options o;
+    CLI::App app{sharded ? "Trains a small GPT of bytes, sharded over ranks." : "Trains a small GPT of bytes."};
+    app.option_defaults()->always_capture_default();
+    add_trainer_options(app, o);
+    if (sharded) {
+        add_sharding_options(app, o);
+    }
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::CallForHelp&) {
+        throw early_end(app.help(), 0);
+    } catch (const CLI::ParseError& error) {
+        throw early_end(error.what(), 2);
+    }
+    if (o.shape.width % o.shape.heads != 0) {
+        throw early_end("--width " + std::to_string(o.shape.width) + " cannot be divided by --heads " +
+                            std::to_string(o.shape.heads),
+                        2);
+    }
+    if (o.backend == "self" && o.ranks > 1) {
+        throw early_end("--backend self has one rank, not --ranks " + std::to_string(o.ranks) + "; use threads or mpi", 2);
+    }
+    if (!sharded) {
+        o.ranks = 1;
+    } else if (o.ranks == 0 && o.backend != "mpi") {
+        o.ranks = o.backend == "self" ? 1 : 4;
+    }
+    if (o.ranks > 0) {
+        check_division(o, o.ranks);
+    }
+    return o;
+}
+
+}  // namespace gpt

@@ -1,0 +1,45 @@
+// Builds error texts and reports from words and numbers, without streams.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+namespace reshard {
+inline namespace v0 {
+
+/// A word or number as text; bool reads "yes" or "no".
+template <class Value>
+std::string to_text(const Value& value) {
+    if constexpr (std::is_same_v<Value, bool>) {
+        return value ? "yes" : "no";
+    } else if constexpr (std::is_arithmetic_v<Value>) {
+        return std::to_string(value);
+    } else {
+        return std::string(std::string_view(value));
+    }
+}
+
+/// The pieces behind one another: text("rank ", 3, " of ", 4).
+template <class... Pieces>
+std::string text(const Pieces&... pieces) {
+    std::string out;
+    (out.append(to_text(pieces)), ...);
+    return out;
+}
+
+/// "1, 2, 4" of a range of words or numbers.
+template <class Range>
+std::string joined(const Range& items, std::string_view between = ", ") {
+    std::string out;
+    for (const auto& item : items) {
+        if (!out.empty()) out.append(between);
+        out.append(to_text(item));
+    }
+    return out;
+}
+
+}  // namespace v0
+}  // namespace reshard

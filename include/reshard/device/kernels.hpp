@@ -1,0 +1,325 @@
+// The element kernels on the host: plain loops whose results no -Ofast changes where ranks must agree on them.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+
+#include "concept.hpp"
+
+namespace reshard {
+inline namespace v0 {
+namespace kernels {
+
+/// The compiler may neither know `object` nor move arithmetic on it across this point: fixes the order of sums and
+/// keeps divisions divisions under -Ofast.
+template <class Object>
+inline void fence(Object& object) {
+    __asm__ volatile("" : "+m"(object));
+}
+
+/// The float nearest to `value`, except that an inexact one gets an odd last bit: rounding it further to bf16 or
+/// fp16 gives what rounding `value` at once would.
+inline float rounded_to_odd(double value) {
+    float near = static_cast<float>(value);
+    if (static_cast<double>(near) == value || !is_finite(value)) return near;
+    auto bits = std::bit_cast<std::uint32_t>(near);
+    const bool too_large = value < 0 ? static_cast<double>(near) < value : static_cast<double>(near) > value;
+    if (too_large || !is_finite(near)) --bits;
+    return std::bit_cast<float>(bits | 1u);
+}
+
+/// The To nearest to `value`.
+template <class To, class From>
+inline To rounded(From value) {
+    if constexpr (std::is_same_v<To, From>) {
+        return value;
+    } else if constexpr (std::is_same_v<From, double> && !std::is_same_v<To, float>) {
+        return To(rounded_to_odd(value));
+    } else if constexpr (std::is_arithmetic_v<From>) {
+        return static_cast<To>(value);
+    } else {
+        return rounded<To>(static_cast<float>(value));
+    }
+}
+
+/// Sums and arithmetic on many values go in blocks of this many lanes.
+inline constexpr std::size_t lanes = 8;
+struct lane_values {
+    double value[lanes] = {};
+};
+
+template <Element Gradient, Element Acc, bool add>
+void accumulate_scaled(const Gradient* in, Acc* out, std::size_t count, double factor) {
+    using number = arithmetic<Acc>;
+    const number scale = static_cast<number>(factor);
+    for (std::size_t i = 0; i < count; ++i) {
+        const number term = rounded<number>(in[i]) * scale;
+        out[i] = rounded<Acc>(add ? rounded<number>(out[i]) + term : term);
+    }
+}
+
+/// Divides in double, which is exact for float too: -Ofast would approximate a division of floats.
+template <Element Gradient, Element Acc, bool add>
+void accumulate_divided(const Gradient* in, Acc* out, std::size_t count, double divisor) {
+    using number = arithmetic<Acc>;
+    lane_values divisors;
+    for (double& each : divisors.value) each = divisor;
+    for (std::size_t begin = 0; begin < count; begin += lanes) {
+        fence(divisors);
+        const std::size_t length = count - begin < lanes ? count - begin : lanes;
+        for (std::size_t k = 0; k < length; ++k) {
+            const std::size_t i = begin + k;
+            const auto term = static_cast<number>(rounded<double>(rounded<number>(in[i])) / divisors.value[k]);
+            out[i] = rounded<Acc>(add ? rounded<number>(out[i]) + term : term);
+        }
+    }
+}
+
+template <Element Gradient, Element Acc, bool add>
+void accumulate(const Gradient* in, Acc* out, std::size_t count, std::size_t divisor) {
+    const auto exact = static_cast<double>(divisor);
+    if (std::has_single_bit(divisor)) {  // the reciprocal is exact, so this is the division
+        accumulate_scaled<Gradient, Acc, add>(in, out, count, 1.0 / exact);
+    } else {
+        accumulate_divided<Gradient, Acc, add>(in, out, count, exact);
+    }
+}
+
+/// The sum of squares of the finite values; others are counted. Order: eight lanes, then the lanes one after another.
+template <Element Acc>
+double square_sum(const Acc* values, std::size_t count, std::uint32_t& non_finite) {
+    lane_values sums, squares;
+    std::uint32_t bad = 0;
+    for (std::size_t begin = 0; begin < count; begin += lanes) {
+        const std::size_t length = count - begin < lanes ? count - begin : lanes;
+        for (std::size_t k = 0; k < length; ++k) {
+            const auto value = rounded<arithmetic<Acc>>(values[begin + k]);
+            const bool finite = is_finite(value);
+            bad += finite ? 0u : 1u;
+            const auto used = static_cast<double>(finite ? value : arithmetic<Acc>{0});
+            squares.value[k] = used * used;
+        }
+        for (std::size_t k = length; k < lanes; ++k) squares.value[k] = 0;
+        fence(squares);
+        for (std::size_t k = 0; k < lanes; ++k) sums.value[k] += squares.value[k];
+        fence(sums);
+    }
+    double total = 0;
+    for (const double& sum : sums.value) {
+        total += sum;
+        fence(total);
+    }
+    non_finite += bad;
+    return total;
+}
+
+inline const vote_record& record_at(const std::byte* records, std::size_t stride, std::size_t rank) {
+    return *reinterpret_cast<const vote_record*>(records + rank * stride);
+}
+
+/// Whether the records agree, and on what; overflow is judged by the caller.
+inline verdict agreed(const std::byte* records, std::size_t stride, std::size_t ranks, std::uint64_t step) {
+    const std::uint32_t says = record_at(records, stride, 0).says;
+    for (std::size_t r = 0; r < ranks; ++r) {
+        const vote_record& record = record_at(records, stride, r);
+        if (record.step != step || record.says != says) return verdict::fault;
+    }
+    return says == vote_apply ? verdict::applied : says == vote_discard ? verdict::discarded : verdict::fault;
+}
+
+inline void decide(const std::byte* records, std::size_t stride, std::size_t ranks, std::uint64_t step,
+                   const commit_terms& terms, commit_outcome& outcome) {
+    outcome.result = agreed(records, stride, ranks, step);
+    outcome.norm = outcome.factor = 0;
+    outcome.non_finite = 0;
+    if (outcome.result == verdict::fault) return;
+    ++outcome.committed;
+    double sum = 0;
+    for (std::size_t r = 0; r < ranks; ++r) {
+        const vote_record& record = record_at(records, stride, r);
+        outcome.non_finite += record.non_finite;
+        sum += record.square_norm;
+        fence(sum);
+    }
+    outcome.norm = __builtin_sqrt(sum) * terms.gradient_scale;
+    if (outcome.result == verdict::discarded) return;
+    if (outcome.non_finite != 0 || !is_finite(outcome.norm)) {
+        outcome.result = verdict::overflow;
+        ++outcome.skipped;
+        return;
+    }
+    outcome.factor = terms.gradient_scale;
+    if (terms.clip_norm > 0 && outcome.norm > terms.clip_norm) outcome.factor *= terms.clip_norm / outcome.norm;
+    outcome.applied = terms.count != 0 ? terms.count : outcome.applied + 1;
+}
+
+inline double root(double value) { return __builtin_sqrt(value); }
+inline float root(float value) { return __builtin_sqrtf(value); }
+
+template <Element Master, Element Acc, Element Moment>
+void adamw(const adamw_range& range, const commit_outcome& outcome, Master* master, const Acc* gradient,
+           Moment* first, Moment* second) {
+    using number = arithmetic<Acc>;
+    const auto steps = static_cast<double>(outcome.applied);
+    const double correction1 = 1 - __builtin_pow(range.beta1, steps);
+    const double correction2 = 1 - __builtin_pow(range.beta2, steps);
+    const auto beta1 = static_cast<number>(range.beta1), rest1 = static_cast<number>(1 - range.beta1);
+    const auto beta2 = static_cast<number>(range.beta2), rest2 = static_cast<number>(1 - range.beta2);
+    const auto kept = static_cast<number>(1 - range.learning_rate * range.weight_decay);
+    const auto rate = static_cast<number>(range.learning_rate / correction1);
+    const auto root_scale = static_cast<number>(1 / __builtin_sqrt(correction2));
+    const auto epsilon = static_cast<number>(range.epsilon), factor = static_cast<number>(outcome.factor);
+    for (std::size_t i = range.begin; i < range.begin + range.count; ++i) {
+        const number slope = rounded<number>(gradient[i]) * factor;
+        const number m = beta1 * rounded<number>(first[i]) + rest1 * slope;
+        const number v = beta2 * rounded<number>(second[i]) + rest2 * slope * slope;
+        first[i] = rounded<Moment>(m);
+        second[i] = rounded<Moment>(v);
+        master[i] = rounded<Master>(rounded<number>(master[i]) * kept - rate * m / (root(v) * root_scale + epsilon));
+    }
+}
+
+template <Element Master, Element Acc, Element Moment>
+void sgd(const sgd_range& range, const commit_outcome& outcome, Master* master, const Acc* gradient,
+         Moment* momentum) {
+    using number = arithmetic<Acc>;
+    const auto rate = static_cast<number>(range.learning_rate), decay = static_cast<number>(range.weight_decay);
+    const auto factor = static_cast<number>(outcome.factor), keep = static_cast<number>(range.momentum);
+    const auto damped = static_cast<number>(1 - range.dampening);
+    const bool with_momentum = momentum != nullptr && range.momentum != 0, first = outcome.applied == 1;
+    for (std::size_t i = range.begin; i < range.begin + range.count; ++i) {
+        const number weight = rounded<number>(master[i]);
+        number slope = rounded<number>(gradient[i]) * factor + decay * weight;
+        if (with_momentum) {
+            const number moved = first ? slope : keep * rounded<number>(momentum[i]) + damped * slope;
+            momentum[i] = rounded<Moment>(moved);
+            slope = range.nesterov ? slope + keep * moved : moved;
+        }
+        master[i] = rounded<Master>(weight - rate * slope);
+    }
+}
+
+}  // namespace kernels
+
+/// Gives a host device its kernels. `Derived::launch(stream, work)` runs `work()` in stream order, at once or later:
+/// everything pointed to must live until then.
+template <class Derived>
+class host_kernels {
+public:
+    void zero(std::span<std::byte> bytes, auto stream) const {
+        if (bytes.empty()) return;
+        launch(stream, [bytes] { __builtin_memset(bytes.data(), 0, bytes.size()); });
+    }
+
+    /// out[i] = in[i] rounded to nearest. in and out are equal or apart.
+    template <Element From, Element To>
+    void cast(const From* in, To* out, std::size_t count, auto stream) const {
+        if (count == 0) return;
+        launch(stream, [=] {
+            if constexpr (std::is_same_v<From, To>) {
+                if (in != out) __builtin_memcpy(out, in, count * sizeof(To));
+            } else {
+                for (std::size_t i = 0; i < count; ++i) out[i] = kernels::rounded<To>(in[i]);
+            }
+        });
+    }
+
+    /// out = [out +] in / divisor, a true division in Acc's arithmetic type. in may be out when overwriting.
+    template <Element Gradient, Element Acc>
+    void accumulate(const Gradient* in, Acc* out, std::size_t count, write_mode mode, std::size_t divisor,
+                    auto stream) const {
+        if (count == 0) return;
+        launch(stream, [=] {
+            if (mode == write_mode::add) {
+                kernels::accumulate<Gradient, Acc, true>(in, out, count, divisor);
+            } else {
+                kernels::accumulate<Gradient, Acc, false>(in, out, count, divisor);
+            }
+        });
+    }
+
+    /// record->square_norm and ->non_finite of the ranges in their order; infinities and NaN are counted, not summed.
+    template <Element Acc>
+    void square_norm(const Acc* base, const arena_range* ranges, std::size_t n_ranges, vote_record* record,
+                     auto stream) const {
+        launch(stream, [=] {
+            double sum = 0;
+            std::uint32_t non_finite = 0;
+            for (std::size_t r = 0; r < n_ranges; ++r) {
+                sum += kernels::square_sum(base + ranges[r].begin, ranges[r].count, non_finite);
+                kernels::fence(sum);
+            }
+            record->square_norm = sum;
+            record->non_finite = non_finite;
+        });
+    }
+
+    /// Makes the record valid: says (vote_apply, vote_discard or vote_fault) and step.
+    void seal(vote_record* record, std::uint32_t says, std::uint64_t step, auto stream) const {
+        launch(stream, [=] {
+            record->says = says;
+            record->step = step;
+        });
+    }
+
+    /// Judges the votes of all ranks; record r lies at records + r * stride. discarded: all say so. fault: a record
+    /// of another step, cleared, saying fault, or unlike the others. overflow: anything non-finite. Else applied, and
+    /// norm = root of the sum in rank order * gradient_scale, factor = gradient_scale * min(1, clip_norm / norm).
+    void decide(const std::byte* records, std::size_t stride, std::size_t ranks, std::uint64_t step,
+                commit_terms terms, commit_outcome* outcome, auto stream) const {
+        launch(stream, [=] { kernels::decide(records, stride, ranks, step, terms, *outcome); });
+    }
+
+    /// AdamW with decoupled weight decay, if the outcome is applied; its count of steps corrects the bias.
+    template <Element Master, Element Acc, Element Moment>
+    void adamw(const adamw_range* ranges, std::size_t n_ranges, const commit_outcome* outcome, Master* master,
+               const Acc* gradient, Moment* first, Moment* second, auto stream) const {
+        launch(stream, [=] {
+            if (outcome->result != verdict::applied) return;
+            for (std::size_t r = 0; r < n_ranges; ++r) {
+                kernels::adamw(ranges[r], *outcome, master, gradient, first, second);
+            }
+        });
+    }
+
+    /// SGD with optional momentum (may be null), dampening, Nesterov and weight decay added to the gradient, if the
+    /// outcome is applied. The first applied step sets the momentum to the gradient, undamped.
+    template <Element Master, Element Acc, Element Moment>
+    void sgd(const sgd_range* ranges, std::size_t n_ranges, const commit_outcome* outcome, Master* master,
+             const Acc* gradient, Moment* momentum, auto stream) const {
+        launch(stream, [=] {
+            if (outcome->result != verdict::applied) return;
+            for (std::size_t r = 0; r < n_ranges; ++r) {
+                kernels::sgd(ranges[r], *outcome, master, gradient, momentum);
+            }
+        });
+    }
+
+    /// Writes the packet's bytes in stream order.
+    void put(std::byte* to, const packet& few, auto stream) const {
+        launch(stream, [to, few] { __builtin_memcpy(to, few.bytes, few.size); });
+    }
+
+    /// Host and device memory are one: copies at once, waits for nothing.
+    void upload(std::byte* to, const std::byte* from, std::size_t bytes) const {
+        if (bytes != 0) __builtin_memcpy(to, from, bytes);
+    }
+    void download(std::byte* to, const std::byte* from, std::size_t bytes) const {
+        if (bytes != 0) __builtin_memcpy(to, from, bytes);
+    }
+
+    /// Whether an operation on the stream is through when its call returns: on the caller's own thread.
+    bool blocks(auto stream) const { return stream == static_cast<const Derived&>(*this).caller(); }
+
+private:
+    template <class Work>
+    void launch(auto stream, Work&& work) const {
+        static_cast<const Derived&>(*this).launch(stream, static_cast<Work&&>(work));
+    }
+};
+
+}  // namespace v0
+}  // namespace reshard

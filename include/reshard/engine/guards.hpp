@@ -1,0 +1,81 @@
+// Guards over the whole model: evaluation, and writes to the weights.
+#pragma once
+
+#include <exception>
+
+#include "enter.hpp"
+
+namespace reshard {
+inline namespace v0 {
+
+/// Forwards without backwards, on all ranks together: validation, sampling. Not counted as open, so training goes on
+/// as if it had not been, also in the middle of a step. Units are visited in the forward order, as often as wanted;
+/// an incomplete pass starts again at the first unit. A policy that keeps until the weights change keeps what
+/// evaluation gathered.
+template <class State>
+class [[nodiscard]] evaluation_scope {
+public:
+    explicit evaluation_scope(State& state) : state_(state) {
+        detail::require_usable(state);
+        if (state.evaluating || state.writing || state.open_scopes > 0) {
+            throw state_error("E-STATE-14", text("evaluate() while a scope is open (", state.open_scopes, " of units, ",
+                                                 state.evaluating ? "an evaluation" : "no evaluation", ")"));
+        }
+        if (state.at == detail::stage::declaring) detail::build(state);
+        detail::refresh_resting(state, !state.options.overlap_refresh);
+        state.evaluating = true;
+        state.evaluation_use = 0;
+    }
+    evaluation_scope(const evaluation_scope&) = delete;
+    evaluation_scope& operator=(const evaluation_scope&) = delete;
+    ~evaluation_scope() {
+        for (detail::unit_record* unit : state_.units) {
+            if (unit->for_evaluation && !state_.keeps_after_backward(*unit)) detail::drop_copy(state_, *unit);
+        }
+        state_.evaluating = false;
+    }
+
+private:
+    State& state_;
+};
+
+/// Time to change the owned masters, on all ranks together. Closing raises the weight version: every copy made before
+/// is void. No unit scope may be open. Writes are on the compute stream (on the host: by the calling thread).
+template <class State>
+class [[nodiscard]] write_scope {
+public:
+    explicit write_scope(State& state) : state_(state), exceptions_(std::uncaught_exceptions()) {
+        detail::require_usable(state);
+        if (state.open_scopes > 0 || state.evaluating || state.writing) {
+            throw state_error("E-STATE-15", text("write_weights() while ", state.open_scopes,
+                                                 " scopes of units are open; a write changes what they show"));
+        }
+        if (state.at == detail::stage::declaring) detail::build(state);
+        detail::join_gathers(state);
+        state.writing = true;
+    }
+    write_scope(const write_scope&) = delete;
+    write_scope& operator=(const write_scope&) = delete;
+    ~write_scope() {
+        if (!state_.writing) return;
+        try {
+            if (std::uncaught_exceptions() > exceptions_) detail::poison(state_, "write_weights() was left by an exception");
+            close();
+        } catch (...) {
+            state_.kept_error = std::current_exception();
+        }
+    }
+
+    void close() {
+        if (!state_.writing) return;
+        state_.writing = false;
+        detail::raise_version(state_);
+    }
+
+private:
+    State& state_;
+    int exceptions_;
+};
+
+}  // namespace v0
+}  // namespace reshard

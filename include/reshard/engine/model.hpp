@@ -1,0 +1,305 @@
+// The sharded model: what a trainer talks to.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "../policy/policy.hpp"
+#include "guards.hpp"
+#include "owned.hpp"
+#include "recovery.hpp"
+#include "report.hpp"
+#include "scope.hpp"
+
+namespace reshard {
+inline namespace v0 {
+
+/// Names one of the trainer's scalars (loss, tokens): summed over ranks with the commit of a step.
+struct metric {
+    std::size_t index = 0;
+};
+/// Names one optimizer state: a number per trainable element that a rank owns.
+struct state_handle {
+    std::size_t index = 0;
+};
+
+/// A model whose parameters, gradients and optimizer state rest as `Policy` says over the ranks of a communicator.
+///
+/// Units, states, metrics and optimizers are declared first. The first initialize(), begin_step() or evaluate() builds:
+/// ranks compare what they were started with, then all memory is allocated; declarations after that throw. Every call
+/// but those on owned slices is made by all ranks in the same order. Not copyable, not movable: units and optimizers
+/// refer to it. The destructor does not communicate; it waits for this rank's own work.
+template <class Policy, class C>
+    requires Communicator<C>
+class sharded_model {
+    using State = detail::model_state<Policy, C>;
+
+public:
+    using state_type = State;
+    using unit = model_unit<State>;
+    using compute_type = typename State::compute_type;
+    using gradient_type = typename State::gradient_type;
+    using master_type = typename State::master_type;
+    using accumulate_type = typename State::accumulate_type;
+    using moment_type = typename State::moment_type;
+    using device_type = typename State::device_type;
+    using stream_ref = typename State::stream_ref;
+    using layout_type = typed_layout<compute_type>;
+
+    /// The trainer computes on its own thread (host) or on `compute`. Throws topology_error if the policy's groups do
+    /// not fit the world.
+    explicit sharded_model(C world, model_options options = {}, Policy policy = {})
+        : sharded_model(world, options, policy, world.device().caller()) {}
+    sharded_model(C world, model_options options, Policy policy, stream_ref compute)
+        : state_(world, policy, options, compute) {
+        policy.resolve(world.size());
+        const slot_options& slots = options.slots;
+        if (slots.max_open == 0 || slots.recompute_segment == 0) {
+            throw argument_error("E-ARGUMENT-5", text("model_options.slots: max_open ", slots.max_open,
+                                                      " and recompute_segment ", slots.recompute_segment,
+                                                      " must be at least 1"));
+        }
+    }
+    sharded_model(const sharded_model&) = delete;
+    sharded_model& operator=(const sharded_model&) = delete;
+
+    // ------------------------------------------------------------------------------------------------ declaring
+    /// A layout that several units share: handles are found once and serve all of them.
+    const layout_type& layout(const std::vector<parameter_spec>& parameters) {
+        require_declaring("layout()");
+        return state_.layouts.emplace(unit_layout::build(static_cast<std::uint32_t>(state_.layouts.size()), parameters,
+                                                         state_.ranks(), state_.options.layout,
+                                                         dtype_of<compute_type>));
+    }
+
+    unit& add_unit(std::string name, const layout_type& shape, unit_options options = {}) {
+        require_declaring("add_unit()");
+        for (const detail::unit_record* other : state_.units) {
+            if (other->name == name) throw argument_error("E-ARGUMENT-6", text("two units are named \"", name, "\""));
+        }
+        if (shape.id() >= state_.layouts.size() || &state_.layouts[shape.id()] != &shape) {
+            throw argument_error("E-ARGUMENT-7", text("add_unit(\"", name, "\"): the layout is of another model"));
+        }
+        if (options.uses == 0) throw argument_error("E-ARGUMENT-8", text("add_unit(\"", name, "\"): uses = 0"));
+        unit& added = units_.emplace(state_);
+        detail::unit_record& record = added.record();
+        record.name = std::move(name);
+        record.index = static_cast<std::uint32_t>(state_.units.size());
+        record.layout = &shape;
+        record.layout_id = shape.id();
+        record.uses = options.uses;
+        state_.units.push_back(&record);
+        return added;
+    }
+    unit& add_unit(std::string name, const std::vector<parameter_spec>& parameters, unit_options options = {}) {
+        return add_unit(std::move(name), layout(parameters), options);
+    }
+
+    /// The forward order of uses: every unit as often as its `uses`. Backward visits it in reverse.
+    void set_order(const std::vector<unit*>& order) {
+        require_declaring("set_order()");
+        std::vector<std::uint32_t> uses;
+        std::vector<std::size_t> seen(state_.units.size(), 0);
+        for (unit* one : order) {
+            uses.push_back(one->record().index);
+            ++seen[uses.back()];
+        }
+        for (const detail::unit_record* one : state_.units) {
+            if (seen[one->index] != one->uses) {
+                throw order_error("E-ORDER-10", text("set_order(): \"", one->name, "\" stands in it ", seen[one->index],
+                                                     " times, but was added with uses = ", one->uses));
+            }
+        }
+        state_.forward_order = std::move(uses);
+    }
+
+    state_handle add_state(std::string name) {
+        require_declaring("add_state()");
+        state_.states.push_back(std::move(name));
+        return {state_.states.size() - 1};
+    }
+    metric add_metric(std::string name) {
+        require_declaring("add_metric()");
+        state_.metrics.push_back(std::move(name));
+        return {state_.metrics.size() - 1};
+    }
+
+    // ------------------------------------------------------------------------------------------------- weights
+    /// Sets what this rank owns. `init(parameter_info, offset, span of master_type)` fills elements [offset, offset +
+    /// size) of a parameter (zero before) and must depend on nothing but these and a seed; or by_whole_parameter{fill}.
+    template <class Init>
+    void initialize(const Init& init) {
+        auto writing = write_weights();
+        detail::fill_masters(state_, init);
+        writing.close();
+    }
+    write_scope<State> write_weights() { return write_scope<State>(state_); }
+    /// Everything this rank owns, in arena order within each unit. Builds the model if needed.
+    std::vector<owned_slice<State>> owned() {
+        require_built();
+        return detail::list_owned(state_);
+    }
+    std::span<moment_type> state(state_handle which) {
+        require_built();
+        return {reinterpret_cast<moment_type*>(state_.moments[which.index].data()), state_.trainable};
+    }
+    std::span<master_type> masters() {
+        require_built();
+        return {reinterpret_cast<master_type*>(state_.masters.data()), state_.owned};
+    }
+    /// The sums of this step over this rank's trainable elements. Throws while a reduction of the step is still to come.
+    std::span<const accumulate_type> gradients() {
+        detail::require_usable(state_);
+        if (state_.at == detail::stage::in_step && !detail::step_is_through(state_)) {
+            throw state_error("E-STATE-16", text("gradients() in step ", state_.step, " before its last backward: they are "
+                                                 "not final"));
+        }
+        require_built();
+        detail::join_step(state_);
+        return {reinterpret_cast<const accumulate_type*>(state_.gradients.data()), state_.trainable};
+    }
+    /// Where every rank holds whole masters (no_shard): all take rank `root`'s. Elsewhere nothing is held twice.
+    void synchronize_weights(std::size_t root = 0) {
+        auto writing = write_weights();
+        detail::broadcast_masters(state_, root);
+        writing.close();
+    }
+    /// Throws disagreement_error naming the first unit whose masters differ between ranks that should hold the same.
+    void check_replicas() {
+        detail::require_usable(state_);
+        require_built();
+        detail::compare_replicas(state_);
+    }
+
+    // ---------------------------------------------------------------------------------------------------- step
+    /// Announces a step; without it the first scope announces one microbatch. Ranks compare what they announce.
+    void begin_step(step_options options = {}) { detail::begin_step(state_, options); }
+    evaluation_scope<State> evaluate() { return evaluation_scope<State>(state_); }
+    /// Takes part in one microbatch of a plain loop with zero gradients: for ranks that have less data than others.
+    void idle_microbatch() {
+        detail::require_usable(state_);
+        if (state_.at != detail::stage::in_step) begin_step();
+        if (state_.order.at_end(state_.cursor)) {
+            throw order_error("E-ORDER-11", text("idle_microbatch(): all ", state_.microbatches,
+                                                 " announced microbatches of step ", state_.step, " are through"));
+        }
+        const std::size_t microbatch = state_.order.at(state_.cursor).microbatch;
+        take_while([&](const order_entry& entry) { return entry.microbatch == microbatch; });
+    }
+    /// Takes what is left of the present pass (forward or backward of one microbatch) with zeros: call it before the
+    /// trainer's own blocking messages where a rank may leave units out at the end of a pass.
+    void finish_pass() {
+        detail::require_usable(state_);
+        if (state_.at != detail::stage::in_step || state_.cursor.use == 0) return;
+        const std::size_t pass = state_.cursor.pass;
+        take_while([&](const order_entry&) { return state_.cursor.pass == pass; });
+    }
+
+    /// Drops the step's gradients, on all ranks: weights, optimizer state and its step count stay as they are.
+    void discard_step() {
+        detail::require_step_through(state_, "discard_step()");
+        if (!detail::step_is_through(state_)) throw_unfinished("discard_step()");
+        detail::end_step(state_, vote_discard, {}, {});
+    }
+    /// For optimizers: ends the step with one commit, and behind it `update(context)`, which must not throw. It is kept
+    /// until the commit is through, so `self` must live that long.
+    void step(const commit_options& options, detail::update_call update) {
+        if (!is_finite(options.gradient_scale) || !is_finite(options.clip_norm) || options.clip_norm < 0) {
+            throw argument_error("E-ARGUMENT-9", text("step(): gradient_scale ", options.gradient_scale, " and clip_norm ",
+                                                      options.clip_norm, " must be finite, clip_norm at least 0"));
+        }
+        detail::require_step_through(state_, "step()");
+        if (!detail::step_is_through(state_)) throw_unfinished("step()");
+        detail::end_step(state_, vote_apply, {options.gradient_scale, options.clip_norm, options.count}, update);
+    }
+    /// How the last step ended. Waits for it.
+    commit_outcome outcome() {
+        require_built();
+        detail::synchronize_compute(state_);
+        commit_outcome result;
+        state_.device.download(reinterpret_cast<std::byte*>(&result), state_.control.data(), sizeof(result));
+        return result;
+    }
+
+    /// This rank's value of a scalar for the present step.
+    void set_metric(metric which, double value) {
+        require_built();
+        state_.metric_values.at(which.index) = value;
+        state_.votes_current = false;
+    }
+    /// Sum over ranks: after step() or discard_step() that of the ended step, before it that of the values set so far,
+    /// which costs one more all-gather (as gradient_norm() does, and both together with it). Waits.
+    double metric_sum(metric which) {
+        exchange_votes_in_step();
+        return detail::sum_of_metric(state_, which.index);
+    }
+    /// The norm of the whole gradient, averaged as the options say, before step(); the same bits on all ranks. Waits.
+    double gradient_norm() {
+        detail::require_step_through(state_, "gradient_norm()");
+        if (!detail::step_is_through(state_)) throw_unfinished("gradient_norm()");
+        exchange_votes_in_step();
+        return detail::norm_of_votes(state_);
+    }
+
+    // ------------------------------------------------------------------------------------------- reports, faults
+    /// After an error, on all ranks: everything started ends, what was not issued everywhere is issued with empty data,
+    /// the step is dropped. Weights, optimizer state and step count are those of the last commit; the trainer repeats
+    /// the whole step. Throws if ranks cannot agree again: load a checkpoint then.
+    void reset() { detail::reset(state_); }
+    /// Units, sizes, policy, buffers and predicted traffic, for people. Builds the model if needed.
+    std::string describe() {
+        require_built();
+        return detail::describe(state_);
+    }
+    model_report report() {
+        require_built();
+        return detail::make_report(state_);
+    }
+    const model_plan& plan() const { return state_.plan; }
+    std::size_t rank() const { return state_.rank(); }
+    std::size_t ranks() const { return state_.ranks(); }
+    std::uint64_t steps() const { return state_.committed; }
+    State& internals() { return state_; }
+
+private:
+    void require_declaring(const char* call) const {
+        if (state_.at == detail::stage::declaring) return;
+        throw state_error("E-STATE-17", text(call, " after the model was built; the first initialize(), begin_step(), "
+                                             "evaluate() or scope builds it"));
+    }
+    void require_built() {
+        if (state_.at == detail::stage::declaring) detail::build(state_);
+    }
+    [[noreturn]] void throw_unfinished(const char* call) const {
+        throw order_error("E-ORDER-12", text("rank ", state_.rank(), ": ", call, " in step ", state_.step, ", but ",
+                                             detail::describe_entry(state_, state_.order.at(state_.cursor)),
+                                             " is still to come (", state_.microbatches, " microbatches announced)"));
+    }
+    template <class Condition>
+    void take_while(Condition&& more) {
+        while (!state_.order.at_end(state_.cursor)) {
+            const order_entry entry = state_.order.at(state_.cursor);
+            if (!more(entry)) return;
+            detail::take_with_zeros(state_, entry);
+        }
+    }
+    void exchange_votes_in_step() {
+        require_built();
+        if (state_.at != detail::stage::in_step || state_.votes_current) return;
+        detail::join_step(state_);
+        detail::gather_votes(state_, 0, "norm and metrics");  // not a vote: nobody may take it for one
+        state_.votes_current = true;
+    }
+
+    owning_list<unit> units_;  // ends behind the streams in state_, whose work names units
+    State state_;
+};
+
+}  // namespace v0
+}  // namespace reshard

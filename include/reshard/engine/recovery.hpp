@@ -1,0 +1,294 @@
+// Agreement between ranks outside the step: the same weights everywhere, and a way back after a fault.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "enter.hpp"
+
+namespace reshard {
+inline namespace v0 {
+namespace detail {
+
+template <class State>
+void synchronize_compute(State& state) {
+    state.device.record(state.joined, state.compute);
+    state.device.synchronize(state.joined);
+}
+
+/// Norm before a late factor; the votes' sums in rank order, as the commit makes them.
+template <class State>
+std::vector<std::byte> download_votes(State& state) {
+    synchronize_compute(state);
+    const control_layout layout = control_of(state);
+    std::vector<std::byte> votes(state.ranks() * layout.vote_bytes());
+    state.device.download(votes.data(), state.control.data() + layout.vote_offset(), votes.size());
+    return votes;
+}
+template <class State>
+double norm_of_votes(State& state) {
+    const std::vector<std::byte> votes = download_votes(state);
+    const std::size_t stride = control_of(state).vote_bytes();
+    double sum = 0;
+    bool finite = true;
+    for (std::size_t rank = 0; rank < state.ranks(); ++rank) {
+        vote_record vote;
+        std::memcpy(&vote, votes.data() + rank * stride, sizeof(vote));
+        sum += vote.square_norm;
+        finite = finite && vote.non_finite == 0;
+    }
+    const double microbatches = static_cast<double>(state.microbatches);
+    const double norm = __builtin_sqrt(sum);
+    if (!finite) return __builtin_inf();
+    return state.options.average_over_microbatches ? norm / microbatches : norm;
+}
+template <class State>
+double sum_of_metric(State& state, std::size_t index) {
+    const std::vector<std::byte> votes = download_votes(state);
+    const std::size_t stride = control_of(state).vote_bytes();
+    double sum = 0;
+    for (std::size_t rank = 0; rank < state.ranks(); ++rank) {
+        double value = 0;
+        std::memcpy(&value, votes.data() + rank * stride + sizeof(vote_record) + 8 * index, sizeof(value));
+        sum += value;
+    }
+    return sum;
+}
+
+template <class State>
+bool holds_replicas(const State& state, const unit_record& unit) {
+    return !state.alone() && state.plan.divided_by(state.plan.units[unit.index].optimizer) == 1;
+}
+
+/// Broadcasts whole masters, unit by unit, segment by segment.
+template <class State>
+void broadcast_masters(State& state, std::size_t root) {
+    if (root >= state.ranks()) {
+        throw argument_error("E-ARGUMENT-10", text("synchronize_weights(): rank ", root, " of ", state.ranks()));
+    }
+    using master_type = typename State::master_type;
+    auto* masters = reinterpret_cast<master_type*>(state.masters.data());
+    for (const unit_record* unit : state.units) {
+        if (!holds_replicas(state, *unit)) continue;
+        for (std::size_t k = 0; k < unit->owned.size(); ++k) {
+            const std::size_t count = unit->layout->segments()[k].elements;
+            if (count == 0) continue;
+            issue_collective(state, {unit->index, collective::broadcast, dtype_of<master_type>, 0, 0, count, root}, [&] {
+                state.world.broadcast(std::span(masters + unit->owned[k], count), root, state.compute,
+                                      label{"broadcast", unit->name.c_str()});
+            });
+        }
+    }
+}
+
+/// All ranks compare a hash of every unit's masters, where all should hold the same.
+template <class State>
+void compare_replicas(State& state) {
+    using master_type = typename State::master_type;
+    if (state.alone()) return;
+    synchronize_compute(state);
+    const std::size_t row = state.units.size() * sizeof(std::uint64_t), bytes = state.ranks() * row;
+    std::vector<std::uint64_t> hashes(state.ranks() * state.units.size(), 0);
+    for (const unit_record* unit : state.units) {
+        if (!holds_replicas(state, *unit)) continue;
+        std::string values;
+        for (std::size_t k = 0; k < unit->owned.size(); ++k) {
+            std::string part(unit->layout->segments()[k].elements * sizeof(master_type), '\0');
+            state.device.download(reinterpret_cast<std::byte*>(part.data()),
+                                  state.masters.data() + unit->owned[k] * sizeof(master_type), part.size());
+            values.append(part);
+        }
+        hashes[state.rank() * state.units.size() + unit->index] = hash_text(values);
+    }
+    state.scratch = state.device.allocate(bytes);
+    std::byte* table = state.scratch.data();
+    state.device.upload(table + state.rank() * row,
+                        reinterpret_cast<const std::byte*>(hashes.data()) + state.rank() * row, row);
+    issue_collective(state, {nobody, collective::all_gather, dtype::f32, 1, 0, bytes, 0}, [&] {
+        state.world.all_gather_in_place(std::span(table, bytes), state.compute, label{"check_replicas", "all ranks"});
+    });
+    synchronize_compute(state);
+    state.device.download(reinterpret_cast<std::byte*>(hashes.data()), table, bytes);
+    state.scratch = {};
+    for (const unit_record* unit : state.units) {
+        std::vector<std::uint64_t> column;
+        bool differ = false;
+        for (std::size_t rank = 0; rank < state.ranks(); ++rank) {
+            column.push_back(hashes[rank * state.units.size() + unit->index]);
+            differ = differ || column.back() != column.front();
+        }
+        if (differ) {
+            throw disagreement_error("E-AGREE-4", text("unit \"", unit->name, "\" has different weights on ranks that "
+                                                       "should hold the same; hashes are ", spread(column),
+                                                       ". synchronize_weights() makes them equal"));
+        }
+    }
+}
+
+/// Nothing of a step is left: no scope, forward, copy, sum; the weights are those of the last commit.
+template <class State>
+void drop_step(State& state) {
+    for (unit_record* unit : state.units) {
+        if (unit->source == view_source::gathered) unit->here = false;
+        unit->open_scopes = unit->open_forwards = unit->open_inputs = 0;
+        unit->accumulating = unit->reduced = unit->recomputing = unit->for_evaluation = false;
+    }
+    for (auto& buffer : state.gather_buffers) buffer.holder = nobody;
+    for (auto& buffer : state.gradient_buffers) buffer.holder = nobody;
+    state.metric_values.assign(state.metric_values.size(), 0.0);
+    state.live_bytes = 0;
+    state.open_scopes = 0;
+    state.evaluating = state.writing = state.agreement_pending = state.committing = state.votes_current = false;
+    state.pending_update = {};
+    state.kept_error = nullptr;
+    state.poisoned = false;
+    state.poison_text.clear();
+    if (state.at != stage::declaring) state.at = stage::between_steps;
+    ++state.version;
+}
+
+/// What ranks tell one another before and after the drain.
+struct recovery_record {
+    std::uint64_t issued = 0, committed = 0, applied = 0, version = 0;
+};
+
+template <class State, class Channel>
+std::vector<recovery_record> exchange_records(Channel& control, const recovery_record& mine) {
+    std::vector<recovery_record> all;
+    for (const std::vector<std::byte>& bytes :
+         control.exchange(std::span(reinterpret_cast<const std::byte*>(&mine), sizeof(mine)))) {
+        all.emplace_back();
+        std::memcpy(&all.back(), bytes.data(), sizeof(mine));
+    }
+    return all;
+}
+
+[[noreturn]] inline void throw_orders_differ(std::uint64_t number, std::size_t rank, const issue& theirs, std::size_t other,
+                                             const issue& ours) {
+    throw disagreement_error("E-RESET-2", text("collective number ", number, " is ", name_of(theirs.what), " of unit ",
+                                               theirs.unit, " on rank ", rank, " and ", name_of(ours.what), " of unit ",
+                                               ours.unit, " on rank ", other,
+                                               ": their orders differ and no reset can mend that; end the job"));
+}
+
+/// The collectives from `first` on that any rank issued; throws if two ranks issued different ones under one number.
+template <class Channel>
+std::vector<issue> agree_on_issues(Channel& control, const issue_log& log, std::uint64_t first) {
+    std::vector<issue> mine;
+    for (std::uint64_t number = first; number < log.count(); ++number) mine.push_back(log.at(number));
+    const auto all = control.exchange(std::as_bytes(std::span(mine)));
+    std::vector<issue> agreed;
+    std::vector<std::size_t> from;
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+        for (std::size_t k = 0; k < all[rank].size() / sizeof(issue); ++k) {
+            issue theirs;
+            std::memcpy(&theirs, all[rank].data() + k * sizeof(issue), sizeof(issue));
+            if (k == agreed.size()) {
+                agreed.push_back(theirs);
+                from.push_back(rank);
+            } else if (!(agreed[k] == theirs)) {
+                throw_orders_differ(first + k, rank, theirs, from[k], agreed[k]);
+            }
+        }
+    }
+    return agreed;
+}
+
+/// Takes part with zeros in a collective that others issued; a vote of zeros is a "no".
+template <class State>
+void issue_with_zeros(State& state, const issue& what, std::byte* scratch) {
+    const auto stream = state.gather_stream();
+    const label name{"reset", what.unit == nobody ? "all ranks" : state.units[what.unit]->name.c_str()};
+    issue_collective(state, what, [&] {
+        using gradient_type = typename State::gradient_type;
+        using master_type = typename State::master_type;
+        const std::span gradients(reinterpret_cast<gradient_type*>(scratch), what.raw ? 0 : what.count);
+        switch (what.what) {
+            case collective::all_gather: state.world.all_gather_in_place(std::span(scratch, what.count), stream, name); break;
+            case collective::reduce_scatter: state.world.reduce_scatter_in_place(gradients, stream, name); break;
+            case collective::all_reduce: state.world.all_reduce_in_place(gradients, stream, name); break;
+            case collective::broadcast:
+                state.world.broadcast(std::span(reinterpret_cast<master_type*>(scratch), what.count), what.root, stream, name);
+                break;
+        }
+    });
+}
+
+/// Who is behind issues what others have issued, so that everything started ends; then all queues run dry.
+template <class State, class Channel>
+void drain(State& state, Channel& control) {
+    std::uint64_t behind = state.log.count();
+    for (const recovery_record& one : exchange_records<State>(control, {state.log.count(), 0, 0, 0})) {
+        if (one.issued < behind) behind = one.issued;
+    }
+    if (behind < state.log.count() && !state.log.holds(behind)) {
+        throw disagreement_error("E-RESET-3", text("ranks are ", state.log.count() - behind, " collectives apart, more than ",
+                                                   issue_log::capacity, " are not remembered; end the job"));
+    }
+    const std::vector<issue> issues = agree_on_issues(control, state.log, behind);
+    std::size_t bytes = 0;
+    for (const issue& one : issues) {
+        const std::size_t needed = one.count * (one.raw ? 1 : size_of(one.type));
+        if (needed > bytes) bytes = needed;
+    }
+    state.scratch = state.device.allocate(bytes);
+    while (state.log.count() < behind + issues.size()) {
+        issue_with_zeros(state, issues[state.log.count() - behind], state.scratch.data());
+    }
+    control.clear();
+    state.device.record(state.gathers_idle, state.gather_stream());
+    state.device.record(state.reductions_idle, state.reduce_stream());
+    state.device.synchronize(state.gathers_idle);
+    state.device.synchronize(state.reductions_idle);
+    synchronize_compute(state);
+    state.scratch = {};
+}
+
+template <class State, class Channel>
+void reset_with_peers(State& state, Channel& control) {
+    drain(state, control);
+    if (state.committing) {  // the wait for the votes was interrupted; now they are there
+        decide_and_update(state);
+        synchronize_compute(state);
+    }
+    commit_outcome outcome;
+    state.device.download(reinterpret_cast<std::byte*>(&outcome), state.control.data(), sizeof(outcome));
+    state.committed = outcome.committed;
+    const recovery_record mine{0, outcome.committed, outcome.applied, state.version};
+    for (const recovery_record& one : exchange_records<State>(control, mine)) {
+        if (one.version > state.version) state.version = one.version;
+        if (one.committed == mine.committed && one.applied == mine.applied) continue;
+        poison(state, "ranks committed different steps");
+        throw disagreement_error("E-RESET-4", text("ranks committed different steps (", one.committed, " and ", mine.committed,
+                                                   "): their weights differ, load the last checkpoint"));
+    }
+    state.step = state.committed;
+    drop_step(state);
+}
+
+template <class State>
+void reset(State& state) {
+    if (state.at == stage::declaring) {
+        throw state_error("E-RESET-5", "reset() of a model that was never built; make it anew");
+    }
+    if (state.alone()) {
+        state.step = state.committed;
+        drop_step(state);
+        return;
+    }
+    auto&& control = state.world.control();
+    if constexpr (RecoverableChannel<std::remove_reference_t<decltype(control)>>) {
+        reset_with_peers(state, control);
+    } else {
+        throw state_error("E-RESET-1", text("reset(): ", state.world.describe(), " cannot agree again after a fault; the job "
+                                            "ends with the first error, start it anew from the last checkpoint"));
+    }
+}
+
+}  // namespace detail
+}  // namespace v0
+}  // namespace reshard

@@ -1,0 +1,220 @@
+// The state of a model on one rank: streams, arenas, buffers, units, the place in the step. The files beside this one
+// hold what happens to it: walk (the order), gather, reduce, commit, build, recovery.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "../comm/concept.hpp"
+#include "../core/error.hpp"
+#include "../core/owning_list.hpp"
+#include "../device/concept.hpp"
+#include "../schedule/order.hpp"
+#include "../schedule/replay.hpp"
+#include "options.hpp"
+#include "record.hpp"
+
+namespace reshard {
+inline namespace v0 {
+namespace detail {
+
+/// The memory of one kind for all units, and where it is named in reports.
+template <class D>
+struct arena {
+    typename D::memory memory;
+    std::size_t bytes = 0;
+    std::byte* data() const { return bytes == 0 ? nullptr : memory.data(); }
+};
+
+/// Where a model stands between build and end.
+enum class stage : std::uint8_t { declaring, between_steps, in_step };
+
+/// How the update runs behind the vote; kept, so that reset() can finish a commit that a fault interrupted.
+struct update_call {
+    void (*run)(void* self) noexcept = nullptr;
+    void* self = nullptr;
+};
+
+/// Three streams per rank. The compute stream is the trainer's; gathers and refreshes have one, reductions another.
+/// Who waits for whom, and why (recorded on -> waited for by):
+///   gathered        gathers -> compute     a scope reads what was gathered (buffer.filled)
+///   buffer free     compute -> gathers     the next gather overwrites what scopes read (buffer.users)
+///   written         compute -> reductions  a reduction sums what scopes wrote (buffer.users)
+///   gradient free   reductions -> compute  the next scope overwrites what is being reduced (buffer.filled)
+///   all reduced     reductions -> compute  norm and vote read the sums (reductions_idle)
+///   gathers idle    gathers -> compute     the update overwrites masters that a gather still reads (gathers_idle)
+///   weights written compute -> gathers     a gather casts from the masters the update wrote (weights_written)
+///   step begins     compute -> gathers, reductions   a step is self-contained (step_begun)
+///   normed, voted   compute -> reductions -> compute  the commit's all-gather; on a queue, so that a fault which wakes
+///                                          the trainer leaves it under way and reset() can finish the commit
+template <class Policy, class C>
+struct model_state {
+    using device_type = typename C::device_type;
+    using stream_ref = typename device_type::stream_ref;
+    using precision_type = typename Policy::precision_type;
+    using compute_type = typename precision_type::compute;
+    using gradient_type = typename precision_type::gradient;
+    using accumulate_type = typename precision_type::accumulate;
+    using master_type = typename precision_type::master;
+    using moment_type = typename precision_type::moments;
+    using buffer = shared_buffer<device_type>;
+    static_assert(std::is_same_v<gradient_type, typename precision_type::reduce>,
+                  "reshard: gradients are sent in the type they are written in; give gradient<> and reduce<> one type");
+    static_assert(std::is_same_v<accumulate_type, arithmetic<accumulate_type>>,
+                  "reshard: sums are kept in float or double; give accumulate<> one of them");
+
+    model_state(C communicator, Policy chosen, model_options wanted, stream_ref stream)
+        : policy(chosen),
+          world(communicator),
+          device(world.device()),
+          options(wanted),
+          compute(stream),
+          gathers(device.make_stream("gathers")),
+          reductions(device.make_stream("reductions")) {
+        options.layout.smallest_element = precision_type::smallest_element();
+    }
+
+    Policy policy;
+    C world;
+    device_type device;
+    model_options options;
+    stage at = stage::declaring;
+
+    stream_ref compute;
+    std::vector<stream_ref> user_streams;  // declared by use_on(); number k + 1 in buffers' users
+    typename device_type::event weights_written = device.make_event(), step_begun = device.make_event(),
+                                gathers_idle = device.make_event(), reductions_idle = device.make_event(),
+                                agreed = device.make_event(), joined = device.make_event(),
+                                normed = device.make_event(), voted = device.make_event();
+
+    owning_list<typed_layout<compute_type>> layouts;
+    std::vector<unit_record*> units;  // owned by the public units
+    std::vector<std::uint32_t> forward_order;
+    std::vector<std::string> states;   // names of the optimizer's moments
+    std::vector<std::string> metrics;  // names of the trainer's scalars
+    model_plan plan;
+    std::vector<slot_need> needs;  // of the units, and the buffers they were given
+    slot_map slots;
+
+    typename device_type::memory scratch;  // of build and reset; a member, so that no failed call frees it in use
+    arena<device_type> masters, gradients, whole_gradients, resting, gather_memory, gradient_memory, control;
+    std::vector<arena<device_type>> moments;
+    std::vector<buffer> gather_buffers, gradient_buffers;  // resting copies and whole gradients have one each too
+    std::size_t trainable = 0, owned = 0;                  // elements of this rank's slices; trainable ones come first
+    std::vector<arena_range> norm_ranges;                  // this rank's 1/N of every unit, in unit order
+
+    std::uint64_t version = 0;    // of the weights: raised by every write
+    std::uint64_t step = 0;       // steps begun
+    std::uint64_t committed = 0;  // steps ended by step() or discard_step()
+    std::size_t microbatches = 1;
+    order_list order;
+    order_cursor cursor;
+    std::uint32_t open_scopes = 0;
+    bool evaluating = false;
+    std::size_t evaluation_use = 0;   // the next use of the forward order
+    bool writing = false;             // a write_weights() scope is open
+    bool agreement_pending = false;
+    std::vector<agreement_record> agreements;
+    bool committing = false;          // between vote and update
+    update_call pending_update;
+    commit_terms pending_terms;
+    std::uint32_t pending_says = 0;
+    std::vector<double> metric_values;
+    bool votes_current = false;       // norm and metrics of this step were exchanged and nothing changed since
+
+    struct {
+        step_prediction step;  // of a step with this list
+        std::size_t microbatches = 0, live = 0;
+        std::uint64_t schedule = 0;
+        collective_counts sum;
+    } predicted;
+    issue_log log;
+    std::uint64_t missed_prefetches = 0;
+    std::size_t live_bytes = 0, peak_live_bytes = 0;
+
+    bool poisoned = false;
+    std::string poison_text;
+    std::exception_ptr kept_error;  // from leaving a scope, thrown by the next call
+
+    // Streams end first: what is queued on them uses the memory above.
+    typename device_type::stream gathers, reductions;
+
+    std::size_t ranks() const { return world.size(); }
+    std::size_t rank() const { return world.rank(); }
+    bool alone() const { return world.size() == 1; }
+    stream_ref gather_stream() { return gathers; }
+    stream_ref reduce_stream() { return reductions; }
+
+    bool keeps_after_forward(const unit_record& unit) const {
+        return policy.reshard.after_forward(unit.place) == afterwards::keep;
+    }
+    bool keeps_after_backward(const unit_record& unit) const {
+        return policy.reshard.after_backward(unit.place) == afterwards::keep;
+    }
+    bool reduces_once(const unit_record& unit) const {
+        return policy.reshard.reduce_once() || policy.strategy.gradients(unit.place) == placement::replicated;
+    }
+    bool valid(const unit_record& unit) const { return unit.here && unit.copy_version == version; }
+
+    stream_ref user_stream(std::size_t number) { return number == 0 ? compute : user_streams[number - 1]; }
+
+    void grow_live(std::size_t bytes) {
+        live_bytes += bytes;
+        if (live_bytes > peak_live_bytes) peak_live_bytes = live_bytes;
+    }
+
+    commit_outcome* outcome() { return reinterpret_cast<commit_outcome*>(control.data()); }
+};
+
+/// Every call begins here: throws what went wrong since the last one.
+template <class State>
+void require_usable(State& state) {
+    if (state.kept_error) {
+        const std::exception_ptr error = state.kept_error;
+        state.kept_error = nullptr;
+        std::rethrow_exception(error);
+    }
+    if (const fault_report* fault = state.world.control().raised()) [[unlikely]] {
+        state.poisoned = true;
+        if (fault->rank != state.rank()) throw peer_error(fault->rank, fault->text);
+    }
+    if (state.poisoned) [[unlikely]] {
+        throw state_error("E-STATE-1", text("the model is unusable after an error",
+                                            state.poison_text.empty() ? "" : " (", state.poison_text,
+                                            state.poison_text.empty() ? "" : ")",
+                                            "; call reset() on all ranks, or end"));
+    }
+}
+
+/// Marks the model and tells the peers.
+template <class State>
+void poison(State& state, const std::string& why) {
+    state.poisoned = true;
+    if (state.poison_text.empty()) state.poison_text = why;
+    if (!state.alone()) state.world.control().raise(why);
+}
+
+/// Notes a collective in the log and runs it.
+template <class State, class Run>
+void issue_collective(State& state, const issue& what, Run&& run) {
+    state.log.add(what);
+    run();
+}
+
+/// Calls f with a null pointer of the element type that `type` names.
+template <class F>
+void with_element(dtype type, F&& f) {
+    switch (type) {
+        case dtype::f64: f(static_cast<double*>(nullptr)); break;
+        case dtype::f32: f(static_cast<float*>(nullptr)); break;
+        case dtype::bf16: f(static_cast<bf16*>(nullptr)); break;
+        case dtype::fp16: f(static_cast<fp16*>(nullptr)); break;
+    }
+}
+
+}  // namespace detail
+}  // namespace v0
+}  // namespace reshard

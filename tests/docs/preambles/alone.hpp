@@ -1,0 +1,6 @@
+#include <reshard/reshard.hpp>
+
+void example() {
+    [[maybe_unused]] self_communicator world;
+    // snippet
+}

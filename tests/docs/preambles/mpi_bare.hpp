@@ -1,0 +1,5 @@
+#include <reshard/comm/mpi.hpp>
+
+void example() {
+    // snippet
+}

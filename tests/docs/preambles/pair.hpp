@@ -1,0 +1,10 @@
+#include <reshard/reshard.hpp>
+#include <reshard/comm/idle.hpp>
+
+void example() {
+    sharded_model<policy<full_shard>, idle_communicator> model{idle_communicator{2}};
+    [[maybe_unused]] auto& first = model.add_unit("first", {{"weight", {4, 4}}});
+    [[maybe_unused]] auto& second = model.add_unit("second", {{"weight", {4, 4}}});
+    [[maybe_unused]] const auto weight = first.layout().parameter("weight");
+    // snippet
+}

@@ -1,0 +1,9 @@
+#include <reshard/reshard.hpp>
+#include <reshard/comm/threads.hpp>
+
+#include <chrono>
+#include <thread>
+
+void example() {
+    // snippet
+}

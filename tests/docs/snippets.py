@@ -1,0 +1,64 @@
+"""Every C++ block of README.md and docs/ compiles; whole programs run and end well."""
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+import blocks
+import tap
+
+COMPILER = os.environ.get("RESHARD_CXX", "c++")
+
+
+def compiles(source, scratch, flags):
+    command = [COMPILER, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wno-unused", "-I", str(tap.INCLUDE), *flags,
+               str(source)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=scratch, timeout=600,
+                          check=False)
+    return "" if done.returncode == 0 and "warning:" not in done.stdout else done.stdout
+
+
+def runs(block, scratch):
+    source = scratch / f"program_{block.page.stem}_{block.line}.cpp"
+    program = source.with_suffix("")
+    source.write_text(block.code)
+    for command in [[COMPILER, "-std=c++20", "-pthread", "-I", str(tap.INCLUDE), str(source), "-o", str(program)],
+                    [str(program)]]:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False)
+        if done.returncode != 0:
+            return done.stdout or f"status {done.returncode}"
+    return ""
+
+
+def main():
+    report = tap.Report()
+    found = [block for page in blocks.PAGES for block in blocks.blocks_of(page)]
+    unmarked = [block.place for block in found if block.how is None]
+    report.check(not unmarked, "every C++ block says how it is tried", "\n".join(unmarked))
+    scratch = pathlib.Path(tempfile.mkdtemp())
+    mpi_flags = tap.mpi_include_flags()
+    jobs = []
+    try:
+        for page in blocks.PAGES:
+            wrapped = [block for block in found if block.page == page and block.how == "compile"]
+            over_mpi = [block for block in wrapped if "mpi" in block.preamble]
+            plain = [block for block in wrapped if block not in over_mpi]
+            for kind, group, flags in [("", plain, []), (" over MPI", over_mpi, mpi_flags)]:
+                name = f"{len(group)} blocks of {page.name}{kind} compile"
+                if group and flags is None:
+                    report.skipped(name, "no MPI here")
+                elif group:
+                    source = scratch / f"{page.stem}{'_mpi' if kind else ''}.cpp"
+                    source.write_text(blocks.unit(group))
+                    jobs.append((name, lambda source=source, flags=flags: compiles(source, scratch, flags)))
+            for block in [block for block in found if block.page == page and block.how == "run"]:
+                jobs.append((f"the program at {block.place} runs", lambda block=block: runs(block, scratch)))
+        report.run(jobs)
+    finally:
+        shutil.rmtree(scratch)
+    report.end()
+
+
+if __name__ == "__main__":
+    main()

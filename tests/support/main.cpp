@@ -1,0 +1,3 @@
+// The doctest main of all tests without MPI.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>

@@ -1,0 +1,3 @@
+#!/bin/sh
+# Runs a command without address space randomization.
+exec setarch -R "$@"
