@@ -1,11 +1,11 @@
 #!/bin/sh
 # Builds and runs all tests: sh tests/run.sh [GROUP...]
-# Groups: unit headers compile threads sanitize mpi consumers examples. RESHARD_BUILD names another build folder.
+# Groups: unit headers compile threads sanitize mpi consumers examples docs. RESHARD_BUILD names another build folder.
 # The last line is "N passed, N failed, N skipped"; the exit status is 0 where something ran and nothing failed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=${RESHARD_BUILD:-build/tests}
-groups=${*:-unit headers compile threads sanitize mpi consumers examples}
+groups=${*:-unit headers compile threads sanitize mpi consumers examples docs}
 . tests/support/setup.sh
 
 echo "Looking for what the tests need; missing here:"

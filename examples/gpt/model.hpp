@@ -107,7 +107,8 @@ template <class Real>
 struct activations {
     using buffer = std::vector<Real>;
     struct block {
-        buffer ln1, ln1_mean, ln1_inverse, qkv, attention, attended, middle, ln2, ln2_mean, ln2_inverse, wide, gelu, out;
+        buffer ln1, ln1_mean, ln1_inverse, qkv, attention, attended, middle;
+        buffer ln2, ln2_mean, ln2_inverse, wide, gelu, out;
     };
 
     activations(const model_shape& chosen, integer sequences) : shape(chosen) {
@@ -165,7 +166,8 @@ void block_forward(activations<Real>& a, std::size_t l, const block_pointers<con
     const auto [layers, width, heads, context] = a.shape;
     auto& b = a.blocks[l];
     Real* branch = a.branch.data();
-    layernorm_forward(b.ln1.data(), b.ln1_mean.data(), b.ln1_inverse.data(), a.stream(l), w.ln1w, w.ln1b, a.rows, width);
+    layernorm_forward(b.ln1.data(), b.ln1_mean.data(), b.ln1_inverse.data(), a.stream(l), w.ln1w, w.ln1b, a.rows,
+                      width);
     matmul_forward(b.qkv.data(), b.ln1.data(), w.qkvw, w.qkvb, a.rows, width, 3 * width);
     attention_forward(b.attended.data(), b.attention.data(), b.qkv.data(), a.rows / context, context, width, heads);
     matmul_forward(branch, b.attended.data(), w.projw, w.projb, a.rows, width, width);

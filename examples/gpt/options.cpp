@@ -3,37 +3,54 @@
 
 #include <CLI/CLI.hpp>
 
+#include <cstdlib>
 #include <string>
 
 namespace gpt {
 
 namespace {
 
+/// A number above 0, or from 0 on; so far below the limits of its type that products of two fit.
+CLI::Validator number_check(bool zero_is_fine) {
+    const auto check = [zero_is_fine](const std::string& given) -> std::string {
+        char* end = nullptr;
+        const double value = std::strtod(given.c_str(), &end);
+        const bool is_number = !given.empty() && *end == 0 && value <= 1e9;
+        if (is_number && (value > 0 || (zero_is_fine && value == 0))) {
+            return {};
+        }
+        return (zero_is_fine ? "wants a number from 0 to 1e9, not " : "wants a number above 0, up to 1e9, not ") + given;
+    };
+    return CLI::Validator(check, "");
+}
+
 void add_trainer_options(CLI::App& app, options& o) {
+    const CLI::Validator above_zero = number_check(false), from_zero = number_check(true);
     app.add_option("--text", o.text, "file to learn, byte by byte")->required();
-    app.add_option("--steps", o.steps, "optimizer steps")->check(CLI::PositiveNumber);
-    app.add_option("--layers", o.shape.layers, "blocks")->check(CLI::PositiveNumber);
-    app.add_option("--width", o.shape.width, "numbers of the residual stream")->check(CLI::PositiveNumber);
-    app.add_option("--heads", o.shape.heads, "attention heads; must divide --width")->check(CLI::PositiveNumber);
-    app.add_option("--context", o.shape.context, "bytes of a sequence")->check(CLI::PositiveNumber);
+    app.add_option("--steps", o.steps, "optimizer steps")->check(above_zero);
+    app.add_option("--layers", o.shape.layers, "blocks")->check(above_zero);
+    app.add_option("--width", o.shape.width, "numbers of the residual stream")->check(above_zero);
+    app.add_option("--heads", o.shape.heads, "attention heads; must divide --width")->check(above_zero);
+    app.add_option("--context", o.shape.context, "bytes of a sequence")->check(above_zero);
     app.add_option("--batch", o.batch, "sequences of a step in all; ranks x microbatches must divide it")
-        ->check(CLI::PositiveNumber);
+        ->check(above_zero);
     app.add_option("--microbatches", o.microbatches, "forward and backward passes of a step")
-        ->check(CLI::PositiveNumber);
+        ->check(above_zero);
     app.add_option("--type", o.type, "arithmetic")->check(CLI::IsMember({"float", "double"}));
-    app.add_option("--learning-rate", o.learning_rate, "highest learning rate")->check(CLI::PositiveNumber);
-    app.add_option("--outlier-limit", o.outlier_limit, "skip a step whose loss or norm is so many deviations high; 0: never")
-        ->check(CLI::NonNegativeNumber);
+    app.add_option("--learning-rate", o.learning_rate, "highest learning rate")->check(above_zero);
+    app.add_option("--outlier-limit", o.outlier_limit,
+                   "skip a step whose loss or norm is so many deviations high; 0: never")
+        ->check(from_zero);
     app.add_option("--eval-every", o.eval_every, "steps from one validation to the next; 0: none")
-        ->check(CLI::NonNegativeNumber);
-    app.add_option("--sample-bytes", o.sample_bytes, "bytes to write at the end")->check(CLI::NonNegativeNumber);
+        ->check(from_zero);
+    app.add_option("--sample-bytes", o.sample_bytes, "bytes to write at the end")->check(from_zero);
     app.add_option("--seed", o.seed, "seed of initial values, batches and sample");
     app.add_option("--report", o.report, "file for the report (JSON)");
 }
 
 void add_sharding_options(CLI::App& app, options& o) {
     app.add_option("--backend", o.backend, "communicator")->check(CLI::IsMember({"self", "threads", "mpi"}));
-    app.add_option("--ranks", o.ranks, "ranks; for mpi the world's size")->check(CLI::PositiveNumber);
+    app.add_option("--ranks", o.ranks, "ranks; for mpi the world's size")->check(number_check(false));
     app.add_option("--strategy", o.strategy, "no_shard, shard_optimizer, shard_gradients or full_shard");
     app.add_option("--reshard", o.reshard, "reshard_always, reshard_never, keep_until_step or keep_last:N");
     app.add_option("--topology", o.topology, "flat");
@@ -74,7 +91,9 @@ options parse_options(int argc, const char* const* argv, bool sharded) {
                         2);
     }
     if (o.backend == "self" && o.ranks > 1) {
-        throw early_end("--backend self has one rank, not --ranks " + std::to_string(o.ranks) + "; use threads or mpi", 2);
+        throw early_end("--backend self has one rank, not --ranks " + std::to_string(o.ranks) +
+                            "; use threads or mpi",
+                        2);
     }
     if (!sharded) {
         o.ranks = 1;

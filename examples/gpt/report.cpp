@@ -59,6 +59,9 @@ std::string progress_line(integer number, integer steps, const step_facts& step,
 
 journal::journal(const options& chosen, bool speaks) : options_(chosen), speaks_(speaks) {
     steps_.reserve(static_cast<std::size_t>(chosen.steps));
+    if (speaks && !chosen.report.empty() && !std::ofstream(chosen.report, std::ios::app)) {
+        throw std::runtime_error("cannot write report " + chosen.report);  // now, not after the training
+    }
 }
 
 void journal::end_step(step_facts step) {

@@ -31,7 +31,7 @@ std::string progress_line(integer number, integer steps, const step_facts& step,
 /// Keeps every step, prints about forty lines of a run, and writes the report.
 class journal {
 public:
-    /// `speaks`: one rank of several prints and writes.
+    /// `speaks`: one rank of several prints and writes. std::runtime_error where the report could not be written.
     journal(const options& chosen, bool speaks);
 
     void begin_step() { start_ = std::chrono::steady_clock::now(); }

@@ -40,7 +40,8 @@ public:
         return variance > 0 ? (value - mean) / std::sqrt(variance) : 0;
     }
 
-    /// Whether to leave out a step with this value: too far above the window (`limit` deviations; 0: any), or no number.
+    /// Whether to leave out a step with this value: more than `limit` deviations above the window (limit 0: never), or
+    /// no finite number.
     /// Every number joins the window, so that a lasting change is an outlier for a few steps only.
     bool rejects(double value, double limit) {
         if (!std::isfinite(value)) {

@@ -27,9 +27,9 @@ public:
     text(std::vector<std::uint8_t> bytes, std::size_t context, std::uint64_t seed, const std::string& name = "text")
         : bytes_(std::move(bytes)), context_(context), seed_(seed), training_(bytes_.size() - bytes_.size() / 10) {
         if (bytes_.size() / 10 < context + 1) {
-            throw std::runtime_error(name + " is too short: " + std::to_string(bytes_.size()) + " bytes, but --context " +
-                                     std::to_string(context) + " needs " + std::to_string(10 * (context + 1)) +
-                                     " (a tenth is kept for validation)");
+            throw std::runtime_error(name + " is too short: " + std::to_string(bytes_.size()) +
+                                     " bytes, but --context " + std::to_string(context) + " needs " +
+                                     std::to_string(10 * (context + 1)) + " (a tenth is kept for validation)");
         }
     }
 

@@ -88,10 +88,13 @@ double sum_of(size_t ranks, size_t i) {
     return sum;
 }
 
+inline void demand_same(double found, double expected, const char* what, size_t i, size_t ranks, size_t count) {
+    demand(found == expected, what, ", element ", i, " of ", count, " over ", ranks, " ranks is ", found, ", expected ",
+           expected);
+}
 template <class Type>
 void demand_equal(const Type& found, double expected, const char* what, size_t i, size_t ranks, size_t count) {
-    demand(as_double(found) == expected, what, ", element ", i, " of ", count, " over ", ranks, " ranks is ",
-           as_double(found), ", expected ", expected);
+    demand_same(as_double(found), expected, what, i, ranks, count);
 }
 
 template <class Type>
@@ -300,9 +303,9 @@ void stream_order(Harness& harness) {
     for (const size_t ranks : harness.sizes()) {
         harness.run(ranks, [ranks](auto comm) {
             auto device = comm.device();
-            auto stream = device.make_stream("order");
             const size_t block = 257;
             std::vector<float> mine(block, -1.0f), all(ranks * block), seen(ranks * block);
+            auto stream = device.make_stream("order");
             for (int round = 0; round < 20; ++round) {
                 const float base = static_cast<float>(round) * 100.0f;
                 const size_t rank = comm.rank();
@@ -331,9 +334,9 @@ void across_streams(Harness& harness) {
     for (const size_t ranks : harness.sizes()) {
         harness.run(ranks, [ranks](auto comm) {
             auto device = comm.device();
+            std::vector<double> values(ranks * 33), seen(33);
             auto producer = device.make_stream("producer"), reducer = device.make_stream("reducer"),
                  consumer = device.make_stream("consumer");
-            std::vector<double> values(ranks * 33), seen(33);
             const size_t first = comm.rank() * 33;
             for (int round = 0; round < 30; ++round) {
                 auto made = device.make_event(), reduced = device.make_event();
@@ -365,9 +368,9 @@ void interleaved_streams(Harness& harness) {
     for (const size_t ranks : harness.sizes()) {
         harness.run(ranks, [ranks](auto comm) {
             auto device = comm.device();
-            auto one = device.make_stream("one"), two = device.make_stream("two");
             const size_t block = 16, rank = comm.rank();
             std::vector<float> gathered(ranks * block), reduced(ranks * block);
+            auto one = device.make_stream("one"), two = device.make_stream("two");
             for (int round = 0; round < 500; ++round) {
                 const auto base = static_cast<float>(round % 100);
                 for (size_t i = 0; i < block; ++i) gathered[rank * block + i] = base + static_cast<float>(rank);
@@ -396,8 +399,8 @@ void run_ahead(Harness& harness) {
     for (const size_t ranks : harness.sizes()) {
         harness.run(ranks, [ranks](auto comm) {
             auto device = comm.device();
-            auto stream = device.make_stream("ahead");
             std::vector<double> value(1, 1.0);
+            auto stream = device.make_stream("ahead");
             for (int i = 0; i < 600; ++i) {
                 comm.all_reduce_in_place(whole(value), stream);
                 device.launch(stream, [&value, ranks] { value[0] = value[0] / static_cast<double>(ranks) + 1.0; });
@@ -422,8 +425,8 @@ void groups_of_one(Harness& harness) {
             reductions<float>(alone, 7);
             broadcasts<float>(alone, 7);
             alone.barrier(alone.device().caller(), {"barrier"});
-            auto stream = alone.device().make_stream("alone");
             std::vector<float> in(3, 1.0f), out(3);
+            auto stream = alone.device().make_stream("alone");
             alone.device().launch(stream, [&in] { pause_ms(1), in.assign(3, 2.0f); });
             alone.all_gather(std::span<const float>(in), whole(out), stream);
             finish(alone, stream);
@@ -449,8 +452,8 @@ void splits(Harness& harness) {
                 for (size_t i = 0; i < members; ++i) {
                     demand_equal(order[i], static_cast<double>(2 * (members - 1 - i) + parity), "split", i, ranks, members);
                 }
-                auto stream = comm.device().make_stream("both");
                 std::vector<double> small(1, 1.0), large(1, 1.0);
+                auto stream = comm.device().make_stream("both");
                 for (int i = 0; i < 20; ++i) {
                     part.all_reduce_in_place(whole(small), stream);
                     comm.all_reduce_in_place(whole(large), comm.device().caller());
@@ -567,26 +570,26 @@ template <class Harness>
 void deadlines(Harness& harness) {
     if constexpr (Harness::survives_errors) {
         for (const size_t ranks : harness.sizes()) {
-            if (ranks == 1) continue;
+            if (ranks != 2 && ranks != harness.sizes().back()) continue;  // each takes a second
             for (const bool on_stream : {false, true}) {
                 auto run = [on_stream](auto comm) {
                     auto device = comm.device();
-                    auto stream = device.make_stream("late");
                     std::vector<float> values(comm.size() * 2);
+                    auto stream = device.make_stream("late");  // ends before what it works on
                     comm.all_gather_in_place(whole(values), device.caller(), {"announce"});
-                    if (comm.rank() == 1) return pause_ms(800);
+                    if (comm.rank() == 1) return pause_ms(1000);
                     if (!on_stream) return comm.all_gather_in_place(whole(values), device.caller(), {"gather", "block.0"});
                     comm.all_gather_in_place(whole(values), stream, {"gather", "block.0"});
                     finish(comm, stream);
                 };
                 const auto begun = std::chrono::steady_clock::now();
                 const std::string said =
-                    failure<reshard::timeout_error>(harness, ranks, run, settings{.deadline_seconds = 0.25});
+                    failure<reshard::timeout_error>(harness, ranks, run, settings{.deadline_seconds = 0.4});
                 const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begun;
-                for (const char* part : {"E-TIME-1", "timeout after 250 ms", "gather of block.0", "number 2",
+                for (const char* part : {"E-TIME-1", "timeout after 400 ms", "gather of block.0", "number 2",
                                          "waits for rank 1", "issued 1 operations", "announce"})
                     demand_says(said, part);
-                demand(taken.count() < 20, "a deadline of 250 ms took ", taken.count(), " s");
+                demand(taken.count() < 20, "a deadline of 400 ms took ", taken.count(), " s");
             }
         }
     }
@@ -602,8 +605,8 @@ void faults(Harness& harness) {
             harness.run(ranks, [ranks](auto comm) {
                 auto device = comm.device();
                 auto& control = comm.control();
-                auto stream = device.make_stream("queued");
                 std::vector<float> values(ranks * 4);
+                auto stream = device.make_stream("queued");
                 for (int time = 0; time < 3; ++time) {
                     for (size_t i = 0; i < 4; ++i) values[comm.rank() * 4 + i] = static_cast<float>(comm.rank());
                     const std::string why = text("trouble ", time);
@@ -650,8 +653,8 @@ void one_rank_throws(Harness& harness) {
     if constexpr (Harness::survives_errors) {
         for (const size_t ranks : harness.sizes()) {
             const std::string said = failure<std::domain_error>(harness, ranks, [ranks](auto comm) {
-                auto stream = comm.device().make_stream("left behind");
                 std::vector<float> values(ranks * 1000);
+                auto stream = comm.device().make_stream("left behind");
                 comm.all_reduce_in_place(whole(values), stream, {"reduce"});
                 if (comm.rank() == ranks / 2) throw std::domain_error("the cat is on the keyboard");
                 for (int i = 0; i < 10; ++i) comm.all_reduce_in_place(whole(values), stream, {"reduce"});

@@ -57,9 +57,10 @@ TEST_CASE("threads: conformance with progress inside waits") {
     conformance::run_all(harness);
 }
 
-TEST_CASE("counted: conformance") {
+TEST_CASE("counted: passes everything on") {
     counted_harness harness;
-    conformance::run_all(harness);
+    conformance::all_operations(harness);
+    conformance::splits(harness);
 }
 
 TEST_CASE("threads: a rank that leaves early is named at once") {
@@ -104,8 +105,8 @@ TEST_CASE("threads: memory given to a call that threw is left alone") {
     // Rank 0's gather is cut short by a fault; it frees the memory, and the gather is drained later.
     run_threads(3, [](threads_communicator comm) {
         auto device = comm.device();
-        auto stream = device.make_stream("later");
         std::vector<float> values(3 * 1000, static_cast<float>(comm.rank()));
+        auto stream = device.make_stream("later");
         if (comm.rank() == 0) {
             auto* fleeting = new std::vector<float>(3 * 1000, 7.0f);
             CHECK_THROWS_AS(comm.all_gather_in_place(std::span<float>(*fleeting), device.caller()), peer_error);
@@ -130,12 +131,12 @@ TEST_CASE("threads: a compute stream that is a queue of a further worker") {
         4,
         [&](threads_communicator comm) {
             auto device = comm.device();
-            host_worker second({worker_mode::threaded, 60, comm.rank(), &delays, nullptr}, device.worker());
-            host_device compute_device(second);
-            auto compute = compute_device.make_stream("compute", 1024);
-            auto gathers = device.make_stream("gathers");
             std::vector<float> all(4 * 8);
             float sum = 0;
+            host_worker second({worker_mode::threaded, 60, comm.rank(), &delays, nullptr}, device.worker());
+            const host_device compute_device(second);
+            auto compute = compute_device.make_stream("compute", 1024);
+            auto gathers = device.make_stream("gathers");
             for (int round = 0; round < 100; ++round) {
                 auto made = device.make_event(), here = device.make_event(), used = device.make_event();
                 compute.launch([&all, round, rank = comm.rank()] {

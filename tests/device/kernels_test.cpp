@@ -17,7 +17,7 @@ constexpr immediate_device::stream_ref caller{};
 
 /// Infinities and NaN by their bits: -Ofast assumes that there are none.
 const float infinite = std::bit_cast<float>(0x7f800000u), minus_infinite = std::bit_cast<float>(0xff800000u),
-            nan = std::bit_cast<float>(0x7fc00001u);
+            not_a_number = std::bit_cast<float>(0x7fc00001u);
 
 /// Numbers of mixed size and sign; the same everywhere.
 struct draws {
@@ -113,10 +113,10 @@ TEST_CASE_TEMPLATE("kernels: cast rounds once, to nearest, ties to even", From, 
 }
 
 TEST_CASE("kernels: cast of the largest, infinite and not-a-number") {
-    const double values[] = {1e300, -1e300, wide(infinite), wide(minus_infinite), wide(nan), 3.5e38};
+    const double values[] = {1e300, -1e300, wide(infinite), wide(minus_infinite), wide(not_a_number), 3.5e38};
     bf16 narrow[6];
     fp16 half[6];
-    float single[] = {infinite, minus_infinite, nan, 3e38f, -3e38f, 70000.0f};
+    float single[] = {infinite, minus_infinite, not_a_number, 3e38f, -3e38f, 70000.0f};
     device.cast(values, narrow, 6, caller);
     device.cast(single, half, 6, caller);
     const std::uint16_t narrow_bits[] = {0x7f80, 0xff80, 0x7f80, 0xff80};
@@ -221,8 +221,8 @@ TEST_CASE("kernels: square_norm has one order of summation") {
 TEST_CASE("kernels: square_norm counts what is not finite and leaves it out") {
     for (std::size_t at = 0; at < 19; ++at) {
         std::vector<float> values(19, 1.0f);
-        values[at] = at % 3 == 0 ? infinite : at % 3 == 1 ? minus_infinite : nan;
-        values[(at + 5) % 19] = nan;
+        values[at] = at % 3 == 0 ? infinite : at % 3 == 1 ? minus_infinite : not_a_number;
+        values[(at + 5) % 19] = not_a_number;
         const arena_range range{0, 19};
         vote_record record;
         record.non_finite = 77;

@@ -1,4 +1,4 @@
-"""Code blocks of the Markdown pages, and how they are tried.
+"""C++ blocks of the Markdown pages, and how they are tried.
 
 A ```cpp block has a comment of its own before it that says how:
     <!-- compile: NAME -->   inside tests/docs/preambles/NAME.hpp, in the place of its line `// snippet`; it compiles

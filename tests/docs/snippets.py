@@ -1,6 +1,7 @@
 """Every C++ block of README.md and docs/ compiles; whole programs run and end well."""
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -31,14 +32,39 @@ def runs(block, scratch):
     return ""
 
 
+def memory_table(scratch):
+    """The rows that memory_table.cpp prints stand in README.md."""
+    program = scratch / "memory_table"
+    for command in [[COMPILER, "-std=c++20", "-I", str(tap.INCLUDE), str(blocks.HERE / "memory_table.cpp"), "-o", str(program)],
+                    [str(program)]]:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False)
+        if done.returncode != 0:
+            return done.stdout
+    page = (tap.SOURCE / "README.md").read_text(encoding="utf-8").splitlines()
+    return "\n".join(row for row in done.stdout.splitlines() if row not in page)
+
+
+def invented_lines():
+    """Lines of README.md's ```diff blocks: removed ones stand in plain_gpt.cpp, added in train_gpt.cpp, others in both."""
+    def lines_of(name):
+        return {line.strip() for line in (tap.SOURCE / "examples" / name).read_text(encoding="utf-8").splitlines()}
+    before, after = lines_of("plain_gpt.cpp"), lines_of("train_gpt.cpp")
+    places = {"-": [before], "+": [after], " ": [before, after]}
+    page = (tap.SOURCE / "README.md").read_text(encoding="utf-8")
+    lines = [line for block in re.findall(r"^```diff\n(.*?)^```", page, re.MULTILINE | re.DOTALL) for line in block.splitlines()]
+    return [line for line in lines if any(line[1:].strip() not in place for place in places[line[0]])] if lines else ["none"]
+
+
 def main():
     report = tap.Report()
     found = [block for page in blocks.PAGES for block in blocks.blocks_of(page)]
     unmarked = [block.place for block in found if block.how is None]
     report.check(not unmarked, "every C++ block says how it is tried", "\n".join(unmarked))
+    strange = invented_lines()
+    report.check(not strange, "lines of the edits stand in the examples", "\n".join(strange))
     scratch = pathlib.Path(tempfile.mkdtemp())
     mpi_flags = tap.mpi_include_flags()
-    jobs = []
+    jobs = [("the table of memory in README.md is computed", lambda: memory_table(scratch))]
     try:
         for page in blocks.PAGES:
             wrapped = [block for block in found if block.page == page and block.how == "compile"]

@@ -237,7 +237,8 @@ TEST_CASE("attention follows its formula, sees no future, and its gradient is th
             for (std::size_t t = 0; t < 5; ++t) {
                 double total = 0;
                 for (std::size_t past = 0; past <= t; ++past) {
-                    const double score = at(s, t, 0, h, 0) * at(s, past, 1, h, 0) + at(s, t, 0, h, 1) * at(s, past, 1, h, 1);
+                    const double score =
+                        at(s, t, 0, h, 0) * at(s, past, 1, h, 0) + at(s, t, 0, h, 1) * at(s, past, 1, h, 1);
                     const double weight = std::exp(score / std::sqrt(2.0));
                     total += weight;
                     for (std::size_t i = 0; i < 2; ++i) {
@@ -253,8 +254,8 @@ TEST_CASE("attention follows its formula, sees no future, and its gradient is th
     CHECK(largest_difference(out, expected) < 1e-12);
 
     numbers dqkv(qkv.size(), 9), scratch(25, 9);
-    attention_backward(dqkv.data(), scratch.data(), seen.data(), qkv.data(), attention.data(), sequences, context, width,
-                       heads);
+    attention_backward(dqkv.data(), scratch.data(), seen.data(), qkv.data(), attention.data(), sequences, context,
+                       width, heads);
     CHECK(worst_error(qkv, dqkv, value) < tolerance);
 }
 
@@ -269,7 +270,8 @@ TEST_CASE("gelu follows its formula and its gradient is the slope") {
     value();
     for (std::size_t i = 0; i < 23; ++i) {
         const double x = in[i];
-        const double expected = 0.5 * x * (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+        const double inner = std::sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x);
+        const double expected = 0.5 * x * (1 + std::tanh(inner));
         CHECK(out[i] == doctest::Approx(expected).epsilon(1e-12));
     }
     gelu_backward(din.data(), scratch.data(), seen.data(), in.data(), 23);

@@ -164,7 +164,8 @@ TEST_CASE("collectives read and write what they should") {
         return bytes;
     };
     std::vector<std::pair<std::size_t, std::size_t>> bytes;
-    for (const access_log::entry& entry : device.log().entries) bytes.push_back({sizes(entry.reads), sizes(entry.writes)});
+    for (const access_log::entry& entry : device.log().entries)
+        bytes.push_back({sizes(entry.reads), sizes(entry.writes)});
     CHECK(bytes == std::vector<std::pair<std::size_t, std::size_t>>{
                        {8, 16}, {8, 16}, {16, 16}, {16, 8}, {16, 16}, {8, 8}, {16, 0}, {0, 16}, {0, 0}});
     CHECK(device.log().entries.front().name == "gather");

@@ -55,8 +55,11 @@ TEST_CASE("a schedule is read pass by pass, backward phases in reverse") {
 }
 
 TEST_CASE("empty passes are passed over") {
-    const std::vector<pass> passes = {{phase::forward, 0, 0, 0}, {phase::forward, 0}, {phase::forward, 0, 1, 0},
-                                      {phase::backward, 0},      {phase::backward, 0, 0, 0}};
+    const std::vector<pass> passes = {{phase::forward, 0, 0, 0},
+                                      {phase::forward, 0},
+                                      {phase::forward, 0, 1, 0},
+                                      {phase::backward, 0},
+                                      {phase::backward, 0, 0, 0}};
     const order_list order = toy::scheduled({0, 1}, passes, 1);
     CHECK(spelled(order) == "F0.0 F0.1 B0.1 B0.0 ");
     CHECK_NOTHROW(reshard::check_schedule(order));
@@ -96,14 +99,16 @@ TEST_CASE("schedules that are no step are refused and named") {
 }
 
 TEST_CASE("the uses of a unit finish one microbatch before the next") {
-    const std::vector<pass> mixed = {{phase::forward, 0},         {phase::forward, 1},         {phase::backward, 0, 2, 1},
-                                     {phase::backward, 1, 2, 1}, {phase::backward, 0, 0, 2}, {phase::backward, 1, 0, 2}};
+    const std::vector<pass> mixed = {{phase::forward, 0},        {phase::forward, 1},
+                                     {phase::backward, 0, 2, 1}, {phase::backward, 1, 2, 1},
+                                     {phase::backward, 0, 0, 2}, {phase::backward, 1, 0, 2}};
     CHECK_NOTHROW(reshard::check_schedule(toy::scheduled({0, 1, 2}, mixed, 2)));
     try {
         reshard::check_schedule(toy::scheduled({0, 1, 0}, mixed, 2));
         FAIL_CHECK("not refused");
     } catch (const reshard::order_error& error) {
-        CHECK(std::string(error.what()).find("unit 0 has 2 uses and goes to microbatch 1 before the backward of "
-                                             "microbatch 0 is complete") != std::string::npos);
+        CHECK(std::string(error.what())
+                  .find("unit 0 has 2 uses and goes to microbatch 1 before the backward of "
+                        "microbatch 0 is complete") != std::string::npos);
     }
 }

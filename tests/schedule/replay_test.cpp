@@ -223,12 +223,12 @@ TEST_CASE("live bytes of a step traced by hand: units of 4, 8 and 16 bytes, each
     const model_plan plan = toy::model(toy::full_shard, toy::always, 1 + 1, {2, 4, 8});
     const auto found = toy::predict(plan, toy::plain(toy::in_order(3), 1));
     const std::vector<live_bytes> expected = {
-        {8 + 16, 0},  {16, 0},        // forward 0; 1 is on its way
-        {16 + 32, 0}, {32, 0},        // forward 1; 2 is on its way
-        {32, 0},      {32, 0},        // forward 2 is the next to be read too; dropped, and gathered again
-        {32 + 16, 32}, {16, 0},       // backward 2; 1 is on its way
-        {16 + 8, 16}, {8, 0},         // backward 1; 0 is on its way
-        {8, 8},       {0, 0},         // backward 0; nothing is gathered across the end
+        {8 + 16, 0},   {16, 0},  // forward 0; 1 is on its way
+        {16 + 32, 0},  {32, 0},  // forward 1; 2 is on its way
+        {32, 0},       {32, 0},  // forward 2 is the next to be read too; dropped, and gathered again
+        {32 + 16, 32}, {16, 0},  // backward 2; 1 is on its way
+        {16 + 8, 16},  {8, 0},   // backward 1; 0 is on its way
+        {8, 8},        {0, 0},   // backward 0; nothing is gathered across the end
     };
     CHECK(found.step.live == expected);
     CHECK(found.step.peak == live_bytes{48, 32});
@@ -238,8 +238,7 @@ TEST_CASE("a gather that runs ahead waits until its buffer is free") {
     const auto found = toy::predict(toy::model(toy::full_shard, toy::always, 2, {2, 4, 8}),
                                     toy::scheduled(toy::in_order(3), toy::gpipe(2), 2));
     const std::vector<live_bytes> first_microbatch = {
-        {8 + 16, 0}, {16, 0}, {16 + 32, 0}, {32, 0},
-        {32, 0},     {8, 0},  // unit 0 is next, in the buffer of unit 2
+        {8 + 16, 0}, {16, 0}, {16 + 32, 0}, {32, 0}, {32, 0}, {8, 0},  // unit 0 is next, in the buffer of unit 2
         {8 + 16, 0},
     };
     CHECK(std::vector(found.step.live.begin(), found.step.live.begin() + 7) == first_microbatch);
@@ -332,8 +331,8 @@ TEST_CASE("the model's own collectives: 64 bytes a rank to begin, 32 and 8 for e
 TEST_CASE("every segment that is not empty is a collective; frozen ones are gathered and not reduced") {
     model_plan plan = toy::model(toy::full_shard, toy::always, 4, {0, 0});
     plan.gradient = dtype::bf16;
-    plan.units[0].segments = {{dtype::bf16, true, 16}, {dtype::f32, true, 8}, {dtype::bf16, false, 32},
-                              {dtype::f64, true, 0}};
+    plan.units[0].segments = {
+        {dtype::bf16, true, 16}, {dtype::f32, true, 8}, {dtype::bf16, false, 32}, {dtype::f64, true, 0}};
     plan.units[1].segments = {{dtype::bf16, false, 64}};
     const auto found = toy::predict(plan, toy::plain(toy::in_order(2), 1));
     CHECK(found.step.units == std::vector<unit_counts>{{2, 0, 1}, {2, 0, 0}});

@@ -21,8 +21,7 @@ struct strategy {
 inline constexpr strategy no_shard{"no_shard", placement::replicated, placement::replicated, placement::replicated};
 inline constexpr strategy shard_optimizer{"shard_optimizer", placement::replicated, placement::replicated,
                                           placement::whole};
-inline constexpr strategy shard_gradients{"shard_gradients", placement::replicated, placement::whole,
-                                          placement::whole};
+inline constexpr strategy shard_gradients{"shard_gradients", placement::replicated, placement::whole, placement::whole};
 inline constexpr strategy full_shard{"full_shard", placement::whole, placement::whole, placement::whole};
 inline constexpr strategy strategies[] = {no_shard, shard_optimizer, shard_gradients, full_shard};
 

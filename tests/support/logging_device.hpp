@@ -48,7 +48,8 @@ struct access_log {
     std::vector<std::string> streams = {"host", "caller"};
     std::vector<entry> entries;
 
-    void operation(std::size_t stream, std::string name, std::vector<byte_range> reads, std::vector<byte_range> writes) {
+    void operation(std::size_t stream, std::string name, std::vector<byte_range> reads,
+                   std::vector<byte_range> writes) {
         entries.push_back({kind::operation, stream, std::move(name), std::move(reads), std::move(writes), none});
     }
     std::size_t record(std::size_t stream) {
@@ -97,6 +98,7 @@ public:
     void synchronize(const event& point) const { log_->wait(access_log::host, point.recorded); }
     bool done(const event& point) const { return point.recorded == access_log::none; }
     bool blocks(stream_ref /*on*/) const { return false; }
+    void settle(stream_ref /*on*/) const {}
 
     /// A kernel of the trainer's own.
     void touch(stream_ref on, std::string name, std::vector<byte_range> reads, std::vector<byte_range> writes) const {

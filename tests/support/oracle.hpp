@@ -14,7 +14,7 @@ namespace oracle {
 struct net {
     std::vector<std::size_t> widths = {5, 7, 3, 6, 4, 7};
     bool tied = false, overwrites = false, whole = false;
-    std::size_t batch = 72;  // of all ranks and microbatches together
+    std::size_t batch = 144;  // of all ranks and microbatches together
 
     std::size_t units() const { return widths.size() - 1; }
     std::size_t uses() const { return units() + (tied ? 1 : 0); }
@@ -70,7 +70,7 @@ struct layer_call {
     bool transposed = false, squashed = false, whole = false, overwrite = false;
 
     Number weight(const Weight* from, std::size_t i) const {
-        const Number value = static_cast<Number>(static_cast<float>(1) * static_cast<Number>(from[i]));
+        const Number value = static_cast<Number>(from[i]);
         return whole ? folded(value, 3) : value;
     }
     std::size_t in() const { return transposed ? rows : columns; }

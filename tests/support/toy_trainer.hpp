@@ -175,12 +175,17 @@ public:
         });
     }
 
+private:
+    std::vector<std::vector<std::vector<number>>> values_, slopes_;  // before the model: queued work reads them
+    double evaluated_ = 0;
+
+public:
     oracle::net shape;
+    std::vector<double> losses = std::vector<double>(64, 0.0);  // of this rank, by step
     model_type model;
     std::vector<typename model_type::unit*> units;
     std::optional<reshard::adamw<model_type>> by_adamw;
     std::optional<reshard::sgd<model_type>> by_sgd;
-    std::vector<double> losses = std::vector<double>(64, 0.0);  // of this rank, by step
     std::function<void(const char*)> at_point;                   // called between all operations, may throw
     std::vector<const void*>* addresses = nullptr;               // where scopes showed things
     std::size_t data_step = 0;                                   // which data forwards read
@@ -454,10 +459,8 @@ private:
     stream_ref compute_;
     trainer_options options_;
     std::size_t microbatches_ = 1;
-    double evaluated_ = 0;
     std::vector<handle> w_, b_, s_;
     std::vector<std::pair<std::size_t, std::size_t>> samples_;  // per microbatch in flight: first, count
-    std::vector<std::vector<std::vector<number>>> values_, slopes_;
 };
 
 }  // namespace toy

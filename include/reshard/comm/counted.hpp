@@ -100,6 +100,11 @@ public:
     {
         return owner(inner_.split(colour, key), *into_);
     }
+    std::uint64_t issued() const
+        requires requires(const Inner& inner) { inner.issued(); }
+    {
+        return inner_.issued();
+    }
     std::size_t sent_bytes() const
         requires CountsTraffic<Inner>
     {

@@ -41,6 +41,8 @@ public:
                                                                   : "progress inside calls (nothing overlaps)",
                     ", deadline ", seconds_text(self_->worker.deadline_seconds()));
     }
+    /// How many operations this rank has put into the group so far.
+    std::uint64_t issued() const { return group_->of(rank_).issued.load(); }
     /// Nothing: sums are made in place, in rank order.
     void prepare(std::size_t /*bytes*/) const {}
 

@@ -15,6 +15,10 @@ template <class Value>
 std::string to_text(const Value& value) {
     if constexpr (std::is_same_v<Value, bool>) {
         return value ? "yes" : "no";
+    } else if constexpr (std::is_floating_point_v<Value>) {
+        char digits[32];  // std::to_string would show 1e-7 as 0.000000
+        return std::string(digits, static_cast<std::size_t>(
+                                       __builtin_snprintf(digits, sizeof(digits), "%g", static_cast<double>(value))));
     } else if constexpr (std::is_arithmetic_v<Value>) {
         return std::to_string(value);
     } else {

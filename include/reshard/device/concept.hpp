@@ -73,6 +73,7 @@ struct sgd_range {
 /// caller() is the stream that trainers compute on unless they name another: on the host their own thread.
 /// Kernels are enqueued like every other operation and never wait on the host (except on caller()).
 /// blocks(stream) tells whether operations on it are through when their call returns (caller() on the host).
+/// settle() waits until all that was put on a stream has ended (or was dropped, after a fault); it throws nothing.
 /// put() writes a packet in stream order; upload() and download() copy between host and device memory at once and
 /// wait for nothing: synchronize first.
 template <class D>
@@ -92,6 +93,7 @@ concept Device = std::copyable<D> && requires(const D device, typename D::event&
     device.synchronize(seen);
     { device.done(seen) } -> std::same_as<bool>;
     { device.blocks(stream) } -> std::same_as<bool>;
+    device.settle(stream);
     device.put(to, few, stream);
     device.upload(to, from, number);
     device.download(to, from, number);

@@ -25,7 +25,8 @@ public:
     using event = host_event;
     using memory = host_memory;
 
-    /// Owns a queue. The destructor waits for its work, or drops it where a fault is raised.
+    /// Owns a queue. The destructor waits for its work, or drops it where a fault is raised: declare a stream behind
+    /// the memory it works on, so that it ends first.
     class stream {
     public:
         explicit stream(host_stream& queue) : queue_(&queue) {}
@@ -69,6 +70,9 @@ public:
     }
     void synchronize(const event& point) const { worker_->wait(point); }
     bool done(const event& point) const { return point.reached(); }
+    void settle(stream_ref on) const {
+        if (on.queue != nullptr) on.queue->worker().settle(*on.queue);
+    }
 
     /// Runs `work()` in stream order: on caller() at once, else on the serving thread. It must not throw there unless
     /// the whole rank is to fail.

@@ -311,6 +311,10 @@ public:
         if (bytes != 0) __builtin_memcpy(to, from, bytes);
     }
 
+    /// Waits until nothing on the stream runs or waits to run; throws nothing. Here for devices whose work ends inside
+    /// the call.
+    void settle(auto /*stream*/) const {}
+
     /// Whether an operation on the stream is through when its call returns: on the caller's own thread.
     bool blocks(auto stream) const { return stream == static_cast<const Derived&>(*this).caller(); }
 

@@ -246,7 +246,11 @@ void build_gradient_buffers(State& state, const slot_map& map) {
 template <class State>
 void plan_slots(State& state) {
     state.needs = needs_of(state.plan);
-    for (unit_record* unit : state.units) unit->direct = direct_gradients(state.plan, state.plan.units[unit->index]);
+    for (unit_record* unit : state.units) {
+        unit->direct = direct_gradients(state.plan, state.plan.units[unit->index]);
+        std::size_t& bytes = state.needs[unit->index].gather_bytes;
+        if (bytes != 0) bytes = unit->layout->bytes();  // tiny alignments leave gaps between types
+    }
     state.slots = map_slots(state.order, state.needs, state.options.slots);
     order_list two_microbatches = state.order;
     two_microbatches.plan(2);

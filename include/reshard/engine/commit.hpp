@@ -150,14 +150,29 @@ void gather_votes(State& state, std::uint32_t says, const char* what) {
     state.device.wait(state.compute, state.voted);
 }
 
-/// The update, if the votes allow it. Cannot throw and calls no code of the user.
+/// The update, if the votes allow it. A fault may keep either half from being enqueued: then this throws, and reset()
+/// goes on where it stopped. Each is enqueued once.
 template <class State>
 void decide_and_update(State& state) {
-    const control_layout layout = control_of(state);
-    state.device.decide(state.control.data() + layout.vote_offset(), layout.vote_bytes(), state.ranks(), state.step,
-                        state.pending_terms, state.outcome(), state.compute);
+    if (!state.decided) {
+        const control_layout layout = control_of(state);
+        state.device.decide(state.control.data() + layout.vote_offset(), layout.vote_bytes(), state.ranks(), state.step,
+                            state.pending_terms, state.outcome(), state.compute);
+        state.decided = true;
+    }
     if (state.pending_update.run) state.pending_update.run(state.pending_update.self);
     state.pending_update = {};
+    state.committing = state.decided = false;
+}
+
+inline void subtract(operation_count& from, const operation_count& what) {
+    from.calls -= what.calls;
+    from.bytes -= what.bytes;
+}
+
+template <class State>
+bool refreshes_by_gather(const State& state, const unit_record& unit) {
+    return unit.source == view_source::resting && state.plan.divided_by(state.plan.units[unit.index].optimizer) > 1;
 }
 
 /// The step is over: sums, tags and copies are gone; unless it was discarded, the weights count as new (also if the
@@ -172,7 +187,14 @@ void conclude_step(State& state, bool discarded) {
         if (unit->gradient_buffer != no_buffer) state.gradient_buffers[unit->gradient_buffer].holder = nobody;
     }
     state.metric_values.assign(state.metric_values.size(), 0.0);
-    if (discarded) return;
+    state.votes_current = true;
+    if (discarded) {
+        for (const unit_record* unit : state.units) {  // predicted when the step began
+            if (!refreshes_by_gather(state, *unit)) continue;
+            subtract(state.predicted.sum.all_gather, gather_of(state.plan, state.plan.units[unit->index]));
+        }
+        return;
+    }
     raise_version(state);
     for (unit_record* unit : state.units) {
         if (unit->source == view_source::resting) fill_copy(state, *unit, "refresh");
@@ -212,15 +234,7 @@ void check_outcome(State& state) {
                                                spread(says), " (", vote_apply, " step, ", vote_discard, " discard, ",
                                                vote_fault, " fault). step() on one rank and discard_step() on another "
                                                "contradict one another; decide from numbers that all ranks share, such "
-                                               "as gradient_norm() or metrics()"));
-}
-
-/// Everything behind the vote; run by reset() if a fault interrupted the wait for it.
-template <class State>
-void finish_commit(State& state) {
-    decide_and_update(state);
-    conclude_step(state, state.pending_says == vote_discard);
-    state.committing = false;
+                                               "as gradient_norm() or metric_sum()"));
 }
 
 /// Ends the step. `says` is vote_apply with the update to run, or vote_discard without.
@@ -230,10 +244,10 @@ void end_step(State& state, std::uint32_t says, commit_terms terms, update_call 
     if (state.options.average_over_microbatches) terms.gradient_scale /= static_cast<double>(state.microbatches);
     state.pending_terms = terms;
     state.pending_update = update;
-    state.pending_says = says;
     state.committing = true;
     gather_votes(state, says, "commit");
-    finish_commit(state);
+    decide_and_update(state);
+    conclude_step(state, says == vote_discard);
     check_outcome(state);
 }
 

@@ -93,7 +93,7 @@ void require_recompute(State& state, const unit_record& unit) {
     if (held > state.options.slots.recompute_segment) {
         throw state_error("E-STATE-10", text("recompute() of \"", unit.name, "\" is unit number ", held,
                                              " of its segment, model_options.slots.recompute_segment is ",
-                                             state.options.slots.recompute_segment));
+                                             state.options.slots.recompute_segment, "; raise it to the units of a segment"));
     }
 }
 
@@ -140,7 +140,7 @@ void enter(State& state, unit_record& unit, scope_kind kind, std::size_t microba
         throw;
     }
     unit.entered = true;
-    state.votes_current = false;
+    if (writes(kind)) state.votes_current = false;
     if (kind != scope_kind::evaluation) unit.for_evaluation = false;
 }
 
@@ -186,9 +186,7 @@ void leave_gradients(State& state, unit_record& unit, scope_kind kind, std::uint
         if (!unit.overwritten.empty() && (unit.backward_uses + 1) % unit.uses == 0) zero_unwritten(state, unit);
         auto& buffer = state.gradient_buffers[unit.gradient_buffer];
         for (std::uint32_t k = 0; streams >> k != 0; ++k) {
-            if (!(streams >> k & 1u)) continue;
-            state.device.record(buffer.users[k], state.user_stream(k));
-            if (k > 0 && unit.direct) state.device.wait(state.compute, buffer.users[k]);  // no reduction will
+            if (streams >> k & 1u) state.device.record(buffer.users[k], state.user_stream(k));
         }
         buffer.used |= streams;
     }

@@ -2,11 +2,23 @@
 #pragma once
 
 #include <exception>
+#include <string>
 
 #include "enter.hpp"
 
 namespace reshard {
 inline namespace v0 {
+namespace detail {
+
+template <class State>
+std::string what_is_open(const State& state) {
+    for (const unit_record* unit : state.units) {
+        if (unit->open_scopes > 0) return text("a scope of \"", unit->name, "\"");
+    }
+    return state.evaluating ? "evaluate()" : "write_weights()";
+}
+
+}  // namespace detail
 
 /// Forwards without backwards, on all ranks together: validation, sampling. Not counted as open, so training goes on
 /// as if it had not been, also in the middle of a step. Units are visited in the forward order, as often as wanted;
@@ -18,8 +30,8 @@ public:
     explicit evaluation_scope(State& state) : state_(state) {
         detail::require_usable(state);
         if (state.evaluating || state.writing || state.open_scopes > 0) {
-            throw state_error("E-STATE-14", text("evaluate() while a scope is open (", state.open_scopes, " of units, ",
-                                                 state.evaluating ? "an evaluation" : "no evaluation", ")"));
+            throw state_error("E-STATE-14", text("evaluate() while ", detail::what_is_open(state),
+                                                 " is open; leave it first"));
         }
         if (state.at == detail::stage::declaring) detail::build(state);
         detail::refresh_resting(state, !state.options.overlap_refresh);
@@ -47,8 +59,8 @@ public:
     explicit write_scope(State& state) : state_(state), exceptions_(std::uncaught_exceptions()) {
         detail::require_usable(state);
         if (state.open_scopes > 0 || state.evaluating || state.writing) {
-            throw state_error("E-STATE-15", text("write_weights() while ", state.open_scopes,
-                                                 " scopes of units are open; a write changes what they show"));
+            throw state_error("E-STATE-15", text("write_weights() while ", detail::what_is_open(state),
+                                                 " is open; a write changes what it shows, leave it first"));
         }
         if (state.at == detail::stage::declaring) detail::build(state);
         detail::join_gathers(state);

@@ -81,12 +81,14 @@ public:
     unit& add_unit(std::string name, const layout_type& shape, unit_options options = {}) {
         require_declaring("add_unit()");
         for (const detail::unit_record* other : state_.units) {
-            if (other->name == name) throw argument_error("E-ARGUMENT-6", text("two units are named \"", name, "\""));
+            if (other->name == name) throw argument_error("E-ARGUMENT-6", text("two units are named \"", name, "\"; reports and errors name units"));
         }
         if (shape.id() >= state_.layouts.size() || &state_.layouts[shape.id()] != &shape) {
-            throw argument_error("E-ARGUMENT-7", text("add_unit(\"", name, "\"): the layout is of another model"));
+            throw argument_error("E-ARGUMENT-7", text("add_unit(\"", name, "\"): the layout is of another model; take "
+                                                                 "one that layout() of this model returned"));
         }
-        if (options.uses == 0) throw argument_error("E-ARGUMENT-8", text("add_unit(\"", name, "\"): uses = 0"));
+        if (options.uses == 0) throw argument_error("E-ARGUMENT-8", text("add_unit(\"", name, "\"): uses = 0; a forward uses a unit at "
+                                                                 "least once"));
         unit& added = units_.emplace(state_);
         detail::unit_record& record = added.record();
         record.name = std::move(name);
@@ -98,6 +100,7 @@ public:
         return added;
     }
     unit& add_unit(std::string name, const std::vector<parameter_spec>& parameters, unit_options options = {}) {
+        require_declaring("add_unit()");
         return add_unit(std::move(name), layout(parameters), options);
     }
 
@@ -136,8 +139,11 @@ public:
     template <class Init>
     void initialize(const Init& init) {
         auto writing = write_weights();
+        detail::synchronize_compute(state_);  // the host writes, not a stream
         detail::fill_masters(state_, init);
         writing.close();
+        detail::refresh_resting(state_, true);
+        detail::predict_refreshes(state_, state_.predicted.setup);
     }
     write_scope<State> write_weights() { return write_scope<State>(state_); }
     /// Everything this rank owns, in arena order within each unit. Builds the model if needed.
@@ -233,17 +239,17 @@ public:
         state_.metric_values.at(which.index) = value;
         state_.votes_current = false;
     }
-    /// Sum over ranks: after step() or discard_step() that of the ended step, before it that of the values set so far,
-    /// which costs one more all-gather (as gradient_norm() does, and both together with it). Waits.
+    /// Sum over ranks of the values set so far, or, after step() or discard_step(), of those of the ended step. Costs an
+    /// all-gather (with gradient_norm() one for both) if a value or a gradient changed since the last. Collective, waits.
     double metric_sum(metric which) {
-        exchange_votes_in_step();
+        exchange_votes();
         return detail::sum_of_metric(state_, which.index);
     }
     /// The norm of the whole gradient, averaged as the options say, before step(); the same bits on all ranks. Waits.
     double gradient_norm() {
         detail::require_step_through(state_, "gradient_norm()");
         if (!detail::step_is_through(state_)) throw_unfinished("gradient_norm()");
-        exchange_votes_in_step();
+        exchange_votes();
         return detail::norm_of_votes(state_);
     }
 
@@ -289,10 +295,14 @@ private:
             detail::take_with_zeros(state_, entry);
         }
     }
-    void exchange_votes_in_step() {
+    /// Shares norm (inside a step) and metrics, unless nothing has changed since they were last shared.
+    void exchange_votes() {
         require_built();
-        if (state_.at != detail::stage::in_step || state_.votes_current) return;
-        detail::join_step(state_);
+        if (state_.votes_current) return;
+        if (state_.at == detail::stage::in_step) {
+            detail::join_step(state_);
+            state_.predicted.sum.all_gather += predict_exchange(state_.plan).all_gather;
+        }
         detail::gather_votes(state_, 0, "norm and metrics");  // not a vote: nobody may take it for one
         state_.votes_current = true;
     }

@@ -68,7 +68,8 @@ bool holds_replicas(const State& state, const unit_record& unit) {
 template <class State>
 void broadcast_masters(State& state, std::size_t root) {
     if (root >= state.ranks()) {
-        throw argument_error("E-ARGUMENT-10", text("synchronize_weights(): rank ", root, " of ", state.ranks()));
+        throw argument_error("E-ARGUMENT-10", text("synchronize_weights(): rank ", root, " of ", state.ranks(),
+                                                   "; ranks are numbered from 0"));
     }
     using master_type = typename State::master_type;
     auto* masters = reinterpret_cast<master_type*>(state.masters.data());
@@ -142,7 +143,8 @@ void drop_step(State& state) {
     state.metric_values.assign(state.metric_values.size(), 0.0);
     state.live_bytes = 0;
     state.open_scopes = 0;
-    state.evaluating = state.writing = state.agreement_pending = state.committing = state.votes_current = false;
+    state.evaluating = state.writing = state.agreement_pending = state.votes_current = false;
+    state.committing = state.decided = false;
     state.pending_update = {};
     state.kept_error = nullptr;
     state.poisoned = false;
@@ -198,11 +200,14 @@ std::vector<issue> agree_on_issues(Channel& control, const issue_log& log, std::
     return agreed;
 }
 
+inline std::size_t bytes_of(const issue& what) { return what.count * (what.raw ? 1 : size_of(what.type)); }
+
 /// Takes part with zeros in a collective that others issued; a vote of zeros is a "no".
 template <class State>
 void issue_with_zeros(State& state, const issue& what, std::byte* scratch) {
     const auto stream = state.gather_stream();
     const label name{"reset", what.unit == nobody ? "all ranks" : state.units[what.unit]->name.c_str()};
+    state.device.zero(std::span(scratch, bytes_of(what)), stream);  // the one before left its results
     issue_collective(state, what, [&] {
         using gradient_type = typename State::gradient_type;
         using master_type = typename State::master_type;
@@ -232,14 +237,13 @@ void drain(State& state, Channel& control) {
     const std::vector<issue> issues = agree_on_issues(control, state.log, behind);
     std::size_t bytes = 0;
     for (const issue& one : issues) {
-        const std::size_t needed = one.count * (one.raw ? 1 : size_of(one.type));
-        if (needed > bytes) bytes = needed;
+        if (bytes_of(one) > bytes) bytes = bytes_of(one);
     }
     state.scratch = state.device.allocate(bytes);
+    control.clear();  // while a fault is raised, calls throw
     while (state.log.count() < behind + issues.size()) {
         issue_with_zeros(state, issues[state.log.count() - behind], state.scratch.data());
     }
-    control.clear();
     state.device.record(state.gathers_idle, state.gather_stream());
     state.device.record(state.reductions_idle, state.reduce_stream());
     state.device.synchronize(state.gathers_idle);
@@ -248,23 +252,34 @@ void drain(State& state, Channel& control) {
     state.scratch = {};
 }
 
+/// A commit whose votes are under way ends as they say: what came after them was interrupted.
+template <class State>
+commit_outcome end_commit(State& state) {
+    if (state.committing) decide_and_update(state);
+    synchronize_compute(state);
+    commit_outcome outcome;
+    state.device.download(reinterpret_cast<std::byte*>(&outcome), state.control.data(), sizeof(outcome));
+    return outcome;
+}
+
 template <class State, class Channel>
 void reset_with_peers(State& state, Channel& control) {
     drain(state, control);
-    if (state.committing) {  // the wait for the votes was interrupted; now they are there
-        decide_and_update(state);
-        synchronize_compute(state);
-    }
-    commit_outcome outcome;
-    state.device.download(reinterpret_cast<std::byte*>(&outcome), state.control.data(), sizeof(outcome));
+    const commit_outcome outcome = end_commit(state);
     state.committed = outcome.committed;
     const recovery_record mine{0, outcome.committed, outcome.applied, state.version};
+    std::vector<std::uint64_t> committed, applied;
+    bool differ = false;
     for (const recovery_record& one : exchange_records<State>(control, mine)) {
         if (one.version > state.version) state.version = one.version;
-        if (one.committed == mine.committed && one.applied == mine.applied) continue;
+        committed.push_back(one.committed);
+        applied.push_back(one.applied);
+        differ = differ || one.committed != mine.committed || one.applied != mine.applied;
+    }
+    if (differ) {
         poison(state, "ranks committed different steps");
-        throw disagreement_error("E-RESET-4", text("ranks committed different steps (", one.committed, " and ", mine.committed,
-                                                   "): their weights differ, load the last checkpoint"));
+        throw disagreement_error("E-RESET-4", text("ranks committed different steps: ", spread(committed), "; updates applied: ",
+                                                   spread(applied), ". Their weights differ, load the last checkpoint"));
     }
     state.step = state.committed;
     drop_step(state);
@@ -276,6 +291,7 @@ void reset(State& state) {
         throw state_error("E-RESET-5", "reset() of a model that was never built; make it anew");
     }
     if (state.alone()) {
+        state.committed = end_commit(state).committed;
         state.step = state.committed;
         drop_step(state);
         return;
@@ -284,8 +300,9 @@ void reset(State& state) {
     if constexpr (RecoverableChannel<std::remove_reference_t<decltype(control)>>) {
         reset_with_peers(state, control);
     } else {
-        throw state_error("E-RESET-1", text("reset(): ", state.world.describe(), " cannot agree again after a fault; the job "
-                                            "ends with the first error, start it anew from the last checkpoint"));
+        throw state_error("E-RESET-1", text("reset(): the ranks of this communicator cannot agree again after a fault; "
+                                            "the job ends with the first error, start it anew from the last checkpoint. "
+                                            "It is ", state.world.describe()));
     }
 }
 

@@ -31,6 +31,11 @@ void acquire_gradients(State& state, unit_record& unit) {
         unit.accumulating = true;
         if (!unit.overwritten.empty()) unit.written.assign(unit.written.size(), false);
         if (unit.rotating_gradients) state.grow_live(unit.layout->gradient_elements() * sizeof(*base));
+    } else {  // a further stream wrote in an earlier microbatch; the compute stream adds now
+        auto& buffer = state.gradient_buffers[unit.gradient_buffer];
+        for (std::uint32_t k = 1; buffer.used >> k != 0; ++k) {
+            if (buffer.used >> k & 1u) state.device.wait(state.compute, buffer.users[k]);
+        }
     }
     if (!unit.overwritten.empty()) unit.written_before = unit.written;
 }

@@ -27,11 +27,6 @@ struct model_report {
 
 namespace detail {
 
-inline void subtract(operation_count& from, const operation_count& what) {
-    from.calls -= what.calls;
-    from.bytes -= what.bytes;
-}
-
 /// Adds what the step that begins will send. The replay runs again only if the list changed.
 template <class State>
 void predict_begun_step(State& state) {
@@ -47,10 +42,21 @@ void predict_begun_step(State& state) {
     predicted.sum.all_gather += step.all_gather;
     predicted.sum.reduce_scatter += step.reduce_scatter;
     predicted.sum.all_reduce += step.all_reduce;
-    for (const unit_record* unit : state.units) {  // an evaluation has gathered them already
-        if (unit->source == view_source::gathered && state.valid(*unit)) {
-            subtract(predicted.sum.all_gather, gather_of(state.plan, state.plan.units[unit->index]));
+    for (const unit_record* unit : state.units) {
+        const unit_plan& planned = state.plan.units[unit->index];
+        if (unit->source == view_source::gathered && state.valid(*unit)) {  // by an evaluation
+            subtract(predicted.sum.all_gather, gather_of(state.plan, planned));
+        } else if (refreshes_by_gather(state, *unit) && !state.valid(*unit)) {  // by the last step, but for the first
+            predicted.sum.all_gather += gather_of(state.plan, planned);
         }
+    }
+}
+
+/// One refresh of every copy that rests whole beside a sharded optimizer state.
+template <class State>
+void predict_refreshes(const State& state, collective_counts& sum) {
+    for (const unit_record* unit : state.units) {
+        if (refreshes_by_gather(state, *unit)) sum.all_gather += gather_of(state.plan, state.plan.units[unit->index]);
     }
 }
 
@@ -65,7 +71,8 @@ std::size_t measured_bytes(const State& state) {
 template <class State>
 model_report make_report(const State& state) {
     model_report report;
-    report.predicted_setup = predict_setup(state.plan);
+    report.predicted_setup = state.predicted.setup;
+    report.predicted_setup.all_gather += predict_setup(state.plan).all_gather;
     report.predicted_steps = state.predicted.sum;
     report.steps = state.step;
     report.missed_prefetches = state.missed_prefetches;

@@ -128,7 +128,8 @@ private:
     }
     [[noreturn]] void refuse(std::uint32_t layout, bool left) const {
         if (layout == unit_.layout_id && left) {
-            throw state_error("E-STATE-12", text("\"", unit_.name, "\": this half of the scope was ended"));
+            throw state_error("E-STATE-12", text("\"", unit_.name, "\": weights_done() or gradients_done() has ended this half of the "
+                                           "scope; its memory may hold another unit"));
         }
         throw argument_error("E-ARGUMENT-3", text("\"", unit_.name, "\" has layout ", unit_.layout_id,
                                                   ", the handle is of layout ", layout,

@@ -32,9 +32,10 @@ struct arena {
 /// Where a model stands between build and end.
 enum class stage : std::uint8_t { declaring, between_steps, in_step };
 
-/// How the update runs behind the vote; kept, so that reset() can finish a commit that a fault interrupted.
+/// How the update runs behind the vote; kept, so that reset() can finish a commit that a fault interrupted. It throws
+/// only if it has enqueued nothing.
 struct update_call {
-    void (*run)(void* self) noexcept = nullptr;
+    void (*run)(void* self) = nullptr;
     void* self = nullptr;
 };
 
@@ -76,6 +77,13 @@ struct model_state {
           reductions(device.make_stream("reductions")) {
         options.layout.smallest_element = precision_type::smallest_element();
     }
+    /// The trainer's streams may still run an update or a kernel that reads parameters.
+    ~model_state() {
+        device.settle(compute);
+        for (const stream_ref stream : user_streams) device.settle(stream);
+    }
+    model_state(const model_state&) = delete;
+    model_state& operator=(const model_state&) = delete;
 
     Policy policy;
     C world;
@@ -119,9 +127,9 @@ struct model_state {
     bool agreement_pending = false;
     std::vector<agreement_record> agreements;
     bool committing = false;          // between vote and update
+    bool decided = false;             // in between: the decision is enqueued, the update is not
     update_call pending_update;
     commit_terms pending_terms;
-    std::uint32_t pending_says = 0;
     std::vector<double> metric_values;
     bool votes_current = false;       // norm and metrics of this step were exchanged and nothing changed since
 
@@ -129,7 +137,7 @@ struct model_state {
         step_prediction step;  // of a step with this list
         std::size_t microbatches = 0, live = 0;
         std::uint64_t schedule = 0;
-        collective_counts sum;
+        collective_counts sum, setup;
     } predicted;
     issue_log log;
     std::uint64_t missed_prefetches = 0;
@@ -197,11 +205,23 @@ void poison(State& state, const std::string& why) {
     if (!state.alone()) state.world.control().raise(why);
 }
 
-/// Notes a collective in the log and runs it.
+/// Runs a collective and notes it in the log. A call that throws may have been issued (the wait for it failed) or not
+/// (a fault was raised before): the communicator knows, and peers must not wait for what never was.
 template <class State, class Run>
 void issue_collective(State& state, const issue& what, Run&& run) {
-    state.log.add(what);
-    run();
+    if constexpr (requires { state.world.issued(); }) {
+        const std::uint64_t before = state.world.issued();
+        try {
+            run();
+        } catch (...) {
+            if (state.world.issued() != before) state.log.add(what);
+            throw;
+        }
+        state.log.add(what);
+    } else {
+        state.log.add(what);
+        run();
+    }
 }
 
 /// Calls f with a null pointer of the element type that `type` names.

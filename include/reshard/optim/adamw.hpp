@@ -56,6 +56,7 @@ public:
         check(numbers_of(options_, {}, {}));
         for (const named_adamw_group& group : options_.groups) check(numbers_of(options_, {}, group.numbers));
     }
+    ~adamw() { device_.settle(compute_); }  // which may still read the tables
     adamw(const adamw&) = delete;
     adamw& operator=(const adamw&) = delete;
 
@@ -99,14 +100,8 @@ private:
         detail::require_number("adamw", "weight_decay", numbers.weight_decay, 0, any);
     }
 
-    /// Runs between vote and the next use of the weights: throws nothing, calls nobody's code. A device that has failed
-    /// says so at the model's next call.
-    static void update(void* self) noexcept {
-        try {
-            static_cast<adamw*>(self)->enqueue_update();
-        } catch (...) {
-        }
-    }
+    /// Runs between vote and the next use of the weights. One kernel: it is enqueued, or this throws.
+    static void update(void* self) { static_cast<adamw*>(self)->enqueue_update(); }
     void enqueue_update() {
         using moment_type = typename State::moment_type;
         State& state = model_.internals();
@@ -120,6 +115,8 @@ private:
     }
 
     Model& model_;
+    typename State::device_type device_ = model_.internals().device;
+    typename State::stream_ref compute_ = model_.internals().compute;
     adamw_options options_;
     state_handle first_, second_;
     std::vector<std::string> names_;

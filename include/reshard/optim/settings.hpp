@@ -60,7 +60,8 @@ std::vector<group_range> group_ranges(State& state, const std::vector<std::strin
     }
     for (std::size_t k = 0; k < names.size(); ++k) {
         if (!used[k + 1]) {
-            throw argument_error("E-OPTIM-3", text(optimizer, ": no parameter is in group \"", names[k], "\""));
+            throw argument_error("E-OPTIM-3", text(optimizer, ": no parameter is in group \"", names[k], "\"; parameters name "
+                                                       "theirs in parameter_options.group"));
         }
     }
     std::vector<group_range> ranges;

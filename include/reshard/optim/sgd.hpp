@@ -54,6 +54,7 @@ public:
         check(numbers_of(options_, {}, {}));
         for (const named_sgd_group& group : options_.groups) check(numbers_of(options_, {}, group.numbers));
     }
+    ~sgd() { device_.settle(compute_); }  // which may still read the tables
     sgd(const sgd&) = delete;
     sgd& operator=(const sgd&) = delete;
 
@@ -96,14 +97,8 @@ private:
         detail::require_number("sgd", "weight_decay", numbers.weight_decay, 0, any);
     }
 
-    /// Runs between vote and the next use of the weights: throws nothing, calls nobody's code. A device that has failed
-    /// says so at the model's next call.
-    static void update(void* self) noexcept {
-        try {
-            static_cast<sgd*>(self)->enqueue_update();
-        } catch (...) {
-        }
-    }
+    /// Runs between vote and the next use of the weights. One kernel: it is enqueued, or this throws.
+    static void update(void* self) { static_cast<sgd*>(self)->enqueue_update(); }
     void enqueue_update() {
         using moment_type = typename State::moment_type;
         State& state = model_.internals();
@@ -117,6 +112,8 @@ private:
     }
 
     Model& model_;
+    typename State::device_type device_ = model_.internals().device;
+    typename State::stream_ref compute_ = model_.internals().compute;
     sgd_options options_;
     bool with_momentum_;
     state_handle momentum_;

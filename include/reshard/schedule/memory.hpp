@@ -54,12 +54,12 @@ inline std::vector<slot_need> needs_of(const model_plan& plan) {
 struct owned_bytes {
     std::size_t masters = 0;
     std::size_t moments = 0;
-    std::size_t owned_gradients = 0;   // sums in the accumulate type
-    std::size_t resting_copies = 0;    // parameters where the kernels read them, if masters cannot serve
-    std::size_t whole_gradients = 0;   // where gradients wait for the last microbatch
+    std::size_t owned_gradients = 0;  // sums in the accumulate type
+    std::size_t resting_copies = 0;   // parameters where the kernels read them, if masters cannot serve
+    std::size_t whole_gradients = 0;  // where gradients wait for the last microbatch
     std::size_t gather_buffers = 0;
     std::size_t gradient_buffers = 0;
-    std::size_t control = 0;           // outcome, agreement and votes
+    std::size_t control = 0;  // outcome, agreement and votes
 
     std::size_t total() const {
         return masters + moments + owned_gradients + resting_copies + whole_gradients + gather_buffers +

@@ -103,7 +103,11 @@ inline operation_count times(std::size_t count, const operation_count& one) {
 class step_replay {
 public:
     step_replay(const order_list& order, const model_plan& plan, std::span<const slot_need> needs, const slot_map& map)
-        : order_(order), plan_(plan), needs_(needs), map_(map), copies_(plan.units.size()),
+        : order_(order),
+          plan_(plan),
+          needs_(needs),
+          map_(map),
+          copies_(plan.units.size()),
           holder_(map.gather_bytes.size(), no_buffer) {
         counts.resize(plan.units.size());
     }
@@ -220,8 +224,8 @@ inline step_prediction replay_step(const order_list& order, const model_plan& pl
     }
     found.units = std::move(replay.counts);
     collective_counts& sums = found.collectives;
-    sums.all_gather = detail::exchange(plan, 64);                              // begin_step
-    sums.all_gather += detail::exchange(plan, 32 + 8 * plan.metrics);          // commit
+    sums.all_gather = detail::exchange(plan, 64);                      // begin_step
+    sums.all_gather += detail::exchange(plan, 32 + 8 * plan.metrics);  // commit
     for (std::size_t index = 0; index < plan.units.size(); ++index) {
         const unit_plan& unit = plan.units[index];
         unit_counts& counts = found.units[index];
@@ -244,6 +248,14 @@ inline collective_counts predict_evaluation(const model_plan& plan, std::size_t 
         const bool kept = unit.after_backward == afterwards::keep;
         sums.all_gather += detail::times(kept ? once : passes * unit.uses, detail::gather_of(plan, unit));
     }
+    return sums;
+}
+
+/// One exchange of norm and metrics before step(), or of metrics between steps: what gradient_norm() and metric_sum()
+/// cost when nothing has been exchanged since the last change.
+inline collective_counts predict_exchange(const model_plan& plan) {
+    collective_counts sums;
+    sums.all_gather = detail::exchange(plan, 32 + 8 * plan.metrics);
     return sums;
 }
 

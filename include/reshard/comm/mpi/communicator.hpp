@@ -159,9 +159,7 @@ private:
     /// Done when nothing of the group is under way.
     struct idle {
         detail::mpi_group* group;
-        visit operator()() const {
-            return group->finished.load() == group->issued.load() ? visit::done : visit::stuck;
-        }
+        visit operator()() const { return group->finished.load() == group->issued.load() ? visit::done : visit::stuck; }
     };
 
     template <class Type>

@@ -52,9 +52,7 @@ public:
         to_send_.store(true, std::memory_order_release);
         if (send_at_once_) poll();
     }
-    const fault_report* raised() const {
-        return state_.load(std::memory_order_acquire) == set ? &report_ : nullptr;
-    }
+    const fault_report* raised() const { return state_.load(std::memory_order_acquire) == set ? &report_ : nullptr; }
 
     // The rest is for the session, on the thread that makes MPI calls.
 
@@ -121,9 +119,13 @@ public:
         return text("waits for ", who, joined(absent), states);
     }
 
-    /// Waits up to a second for own messages to leave, then stops listening.
+    /// Sends what is due, waits up to a second for own messages to leave, then stops listening.
     void close() noexcept {
         if (comm_ == MPI_COMM_NULL) return;
+        try {
+            poll();
+        } catch (const error&) {  // MPI does not work any more: nothing can be said
+        }
         for (const double until = MPI_Wtime() + 1; MPI_Wtime() < until && !all_sent();) {
         }
         if (listening_ != MPI_REQUEST_NULL) {
@@ -259,7 +261,8 @@ inline std::string detail::mpi_group::late(const mpi_operation& operation) const
     const std::uint64_t first = finished.load() + 1;
     if (operation.number != first)
         return text(waiting, ", waits for its turn: number ", first, " was issued earlier and ",
-                    under_way() ? control->awaited(*this, first) : "has not begun: does its stream wait for something?");
+                    under_way() ? control->awaited(*this, first)
+                                : "has not begun: does its stream wait for something?");
     return text(waiting, ", ", control->awaited(*this, first),
                 ". A rank that is behind has skipped a call or does something else for too long. If the wait is "
                 "expected, raise the deadline.");

@@ -97,8 +97,7 @@ public:
             pairwise_.cancel();
             ring_.cancel();
         }
-        const bool settled =
-            headers_in_.settled() && headers_out_.settled() && pairwise_.settled() && ring_.settled();
+        const bool settled = headers_in_.settled() && headers_out_.settled() && pairwise_.settled() && ring_.settled();
         if (!settled && MPI_Wtime() < abandoned_at_ + 1) return false;
         headers_in_.forget();
         headers_out_.forget();

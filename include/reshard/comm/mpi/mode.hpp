@@ -28,8 +28,9 @@ struct mpi_options {
     /// progress() and in waits, on the calling thread, at any thread level.
     bool pumped = false;
     mpi_sums sums = mpi_sums::ring;
+    /// For tests; each rank may have its own.
+    const delay_source* delays = nullptr;
 };
-
 
 namespace detail {
 
@@ -39,12 +40,8 @@ struct mpi_standing {
     std::uint64_t message_bytes = 0;
     std::int32_t level = 0, quiet = 0, pumped = 0, sums = 0;
 
-    bool can_thread() const {
-        return level == MPI_THREAD_MULTIPLE || (level == MPI_THREAD_SERIALIZED && quiet != 0);
-    }
-    bool valid() const {
-        return message_bytes >= 1 && message_bytes <= (std::size_t{1} << 30) && deadline > 0;
-    }
+    bool can_thread() const { return level == MPI_THREAD_MULTIPLE || (level == MPI_THREAD_SERIALIZED && quiet != 0); }
+    bool valid() const { return message_bytes >= 1 && message_bytes <= (std::size_t{1} << 30) && deadline > 0; }
     bool same_options(const mpi_standing& other) const {
         return !(deadline < other.deadline) && !(other.deadline < deadline) && message_bytes == other.message_bytes &&
                sums == other.sums;
@@ -73,21 +70,22 @@ inline mpi_agreement choose_mode(const std::vector<mpi_standing>& ranks) {
         if (!ranks[rank].same_options(ranks[0]))
             throw disagreement_error("E-MPI-2", text("rank 0 has ", ranks[0].options(), " but rank ", rank, " has ",
                                                      ranks[rank].options(), ". Give all ranks the same mpi_options."));
-        if (ranks[rank].pumped != 0) ++pumped;
-        else if (not_pumped == ranks.size()) not_pumped = rank;
+        if (ranks[rank].pumped != 0)
+            ++pumped;
+        else if (not_pumped == ranks.size())
+            not_pumped = rank;
         if (!ranks[rank].can_thread() && low == ranks.size()) low = rank;
     }
     if (pumped == ranks.size())
         return {worker_mode::pumped, "operations go on in waits and in progress(), as declared by mpi_options::pumped"};
-    const std::string mixed =
-        pumped == 0 ? "" : text("; pumped was declared, but not by rank ", not_pumped);
+    const std::string mixed = pumped == 0 ? "" : text("; pumped was declared, but not by rank ", not_pumped);
     if (low == ranks.size()) {
         std::size_t serialized = 0;
         for (const mpi_standing& rank : ranks) serialized += rank.level == MPI_THREAD_MULTIPLE ? 0 : 1;
-        return {worker_mode::threaded, text("one progress thread a rank makes all MPI calls (",
-                                         serialized == 0 ? "MPI_THREAD_MULTIPLE"
-                                                         : "MPI_THREAD_SERIALIZED, no other MPI calls declared",
-                                         ")", mixed)};
+        return {worker_mode::threaded,
+                text("one progress thread a rank makes all MPI calls (",
+                     serialized == 0 ? "MPI_THREAD_MULTIPLE" : "MPI_THREAD_SERIALIZED, no other MPI calls declared",
+                     ")", mixed)};
     }
     return {worker_mode::at_issue,
             text("every operation completes inside the call that issues it, nothing overlaps, because rank ", low,

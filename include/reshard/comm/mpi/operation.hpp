@@ -18,8 +18,8 @@ namespace detail {
 enum class mpi_kind : std::uint8_t { all_gather, reduce_scatter, all_reduce, broadcast, barrier, all_to_all };
 
 constexpr const char* name_of(mpi_kind kind) {
-    constexpr const char* names[] = {"all_gather", "reduce_scatter", "all_reduce", "broadcast", "barrier",
-                                     "all_to_all"};
+    constexpr const char* names[] = {"all_gather", "reduce_scatter", "all_reduce",
+                                     "broadcast",  "barrier",        "all_to_all"};
     return names[static_cast<std::size_t>(kind)];
 }
 
@@ -71,8 +71,7 @@ struct mpi_header {
 
     mpi_header() = default;
     explicit mpi_header(const mpi_operation& from)
-        : number(from.number), count(from.count), root(from.root), kind(from.kind),
-          element(from.element) {
+        : number(from.number), count(from.count), root(from.root), kind(from.kind), element(from.element) {
         write_text(what, from.name.what);
         write_text(unit, from.name.unit);
     }

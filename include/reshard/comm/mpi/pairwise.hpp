@@ -32,13 +32,16 @@ public:
             inputs_.resize(n);
         } else if (cut_.block > 0) {
             __builtin_memcpy(operation.out + cut_.offset(peers.rank, 0), operation.in + cut_.offset(peers.rank, 0),
-                        cut_.block * cut_.width);
+                             cut_.block * cut_.width);
         }
     }
 
     bool advance(bool may_take) {
         bool moved = false;
-        for (bool again = true; again; moved |= again) again = receive_some(may_take) | send_some();
+        for (bool again = true; again; moved |= again) {
+            const bool received = receive_some(may_take), sent = send_some();
+            again = received || sent;
+        }
         return moved;
     }
     bool done() const { return received_ == messages_ && sends_done_ == messages_; }

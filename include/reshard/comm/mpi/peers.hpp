@@ -43,7 +43,9 @@ struct mpi_cut {
 
     mpi_cut() = default;
     mpi_cut(std::size_t all, std::size_t blocks, std::size_t elements_of_a_message, std::size_t bytes_of_an_element)
-        : elements(all), block(all / blocks + (all % blocks != 0 ? 1 : 0)), message(elements_of_a_message),
+        : elements(all),
+          block(all / blocks + (all % blocks != 0 ? 1 : 0)),
+          message(elements_of_a_message),
           width(bytes_of_an_element) {}
 
     /// Messages of a block.

@@ -64,7 +64,10 @@ public:
     /// until it is known that the ranks mean the same operation.
     bool advance(bool may_take) {
         bool moved = false;
-        for (bool again = true; again; moved |= again) again = receive_some(may_take) | send_some();
+        for (bool again = true; again; moved |= again) {
+            const bool received = receive_some(may_take), sent = send_some();
+            again = received || sent;
+        }
         return moved;
     }
     bool done() const { return received_ == receives_ && sends_done_ == sends_; }
@@ -131,7 +134,8 @@ private:
         }
         return moved;
     }
-    /// In an all-reduce a result replaces a partial sum that left n-1 steps ago: not while that is being sent.
+    /// In an all-reduce a result replaces a partial sum that left n-1 steps ago. It cannot come before that arrived,
+    /// but MPI forbids to receive into a buffer of a send that is not complete.
     bool may_land(std::size_t m) const {
         const std::size_t earlier = (peers_->size() - 1) * a_block_;
         return first_step_ != 0 || m < earlier || sends_done_ > m - earlier;

@@ -100,8 +100,9 @@ private:
             if (completed == 0) return first ? visit::moved : visit::stuck;
             if (receives) detail::mpi_check(MPI_Get_count(&status, MPI_BYTE, &came), "MPI_Get_count", rank);
             if (came != bytes)
-                throw communication_error("E-MPI-6", text("receive on rank ", rank, " expects ", bytes,
-                                                          " bytes with tag ", tag, ", but rank ", peer, " sent ", came));
+                throw communication_error("E-MPI-6",
+                                          text("receive on rank ", rank, " expects ", bytes, " bytes with tag ", tag,
+                                               ", but rank ", peer, " sent ", came));
             return visit::done;
         }
         std::string late() const {

@@ -65,7 +65,8 @@ private:
 class mpi_world final : private worker_backend {
 public:
     mpi_world(MPI_Comm from, bool ends_mpi, const mpi_options& options, int level)
-        : comms(from, ends_mpi), options_(options),
+        : comms(from, ends_mpi),
+          options_(options),
           agreement(agree(comms.collectives(), comms.rank(), comms.size(), options, level)),
           worker(start(options)) {
         std::vector<int> all(comms.size());
@@ -111,6 +112,7 @@ private:
         made.mode = agreement.mode;
         made.deadline_seconds = options.deadline;
         made.rank = comms.rank();
+        made.delays = options.delays;
         made.backend = this;
         return made;
     }

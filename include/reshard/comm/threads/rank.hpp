@@ -64,11 +64,13 @@ public:
         meet("clear on the control channel");
         if (rank_ == 0) team_.clear();
         meet("clear on the control channel");
+        yielding_lock::hold held(lock_);
         worker_.resume();
     }
 
     /// Passes a raised fault on to the own worker.
     void look() {
+        yielding_lock::hold held(lock_);  // or a report read before clear() would interrupt behind it
         const fault_report* report = team_.raised();
         if (report == nullptr || worker_.interrupted()) return;
         worker_.interrupt(std::make_exception_ptr(peer_error(report->rank, report->text)));
@@ -81,6 +83,7 @@ private:
     threads::group_list& groups_;
     std::size_t rank_;
     host_worker& worker_;
+    yielding_lock lock_;
 };
 
 namespace threads {

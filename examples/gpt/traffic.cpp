@@ -1,0 +1,138 @@
+// The table and the report of a sharded run, and the count of allocations.
+#include "traffic.hpp"
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+
+namespace gpt {
+
+namespace {
+thread_local std::size_t allocated = 0;
+}
+
+std::size_t allocations() { return allocated; }
+
+reshard::counter traffic_split::since_last() {
+    reshard::counter now = counts_ - last_;
+    last_ = counts_;
+    return now;
+}
+
+void traffic_split::add(reshard::counter& sum, const reshard::counter& more) {
+    for (const auto& group : more.groups) {
+        auto& into = sum.groups[sum.number_of(group.name)];
+        for (std::size_t k = 0; k < reshard::operations; ++k) {
+            into.by_operation[k].calls += group.by_operation[k].calls;
+            into.by_operation[k].bytes += group.by_operation[k].bytes;
+        }
+    }
+}
+
+void evaluation_forecast::add(const reshard::model_plan& plan, std::size_t more_passes, std::size_t sums_of_metrics) {
+    const auto before = reshard::predict_evaluation(plan, passes).all_gather;
+    passes += more_passes;
+    const auto after = reshard::predict_evaluation(plan, passes).all_gather;
+    const auto exchange = reshard::predict_exchange(plan).all_gather;
+    sum.all_gather += {after.calls - before.calls + sums_of_metrics * exchange.calls,
+                       after.bytes - before.bytes + sums_of_metrics * exchange.bytes};
+}
+
+namespace {
+
+using reshard::operation;
+
+struct line_of_traffic {
+    const char* name;
+    operation kind;
+    reshard::operation_count reshard::collective_counts::* predicted;
+};
+constexpr line_of_traffic lines[] = {{"all_gather", operation::all_gather, &reshard::collective_counts::all_gather},
+                                     {"reduce_scatter", operation::reduce_scatter, &reshard::collective_counts::reduce_scatter},
+                                     {"all_reduce", operation::all_reduce, &reshard::collective_counts::all_reduce}};
+
+struct section {
+    const char* name;
+    const reshard::counter& measured;
+    const reshard::collective_counts& predicted;
+};
+auto sections(const sharding_facts& f) {
+    return std::array{section{"setup", f.measured->setup(), f.model.predicted_setup},
+                      section{"train", f.measured->train(), f.model.predicted_steps},
+                      section{"evaluate", f.measured->evaluate(), f.evaluate}};
+}
+
+nlohmann::ordered_json numbers(std::size_t calls, std::size_t bytes) { return {{"calls", calls}, {"bytes", bytes}}; }
+
+}  // namespace
+
+nlohmann::ordered_json to_json(const sharding_facts& f) {
+    nlohmann::ordered_json measured, predicted;
+    for (const section& part : sections(f)) {
+        for (const line_of_traffic& line : lines) {
+            const auto seen = part.measured.of("whole", line.kind);
+            const auto& planned = part.predicted.*line.predicted;
+            measured[part.name]["whole"][line.name] = numbers(seen.calls, seen.bytes);
+            predicted[part.name]["whole"][line.name] = numbers(planned.calls, planned.bytes);
+        }
+    }
+    return {{"collectives", measured},
+            {"predicted", predicted},
+            {"missed_prefetches", f.model.missed_prefetches},
+            {"memory",
+             {{"predicted_owned_bytes", f.model.predicted_owned.total()},
+              {"measured_owned_bytes", f.model.measured_owned},
+              {"planned_live_bytes", f.model.planned_live},
+              {"measured_live_bytes", f.model.measured_live}}},
+            {"allocations_after_first_step", f.allocations_after_first_step}};
+}
+
+std::string to_table(const sharding_facts& f) {
+    char text[160];
+    std::string out = "this rank sent              predicted calls and bytes       measured calls and bytes\n";
+    for (const section& part : sections(f)) {
+        for (const line_of_traffic& line : lines) {
+            const auto seen = part.measured.of("whole", line.kind);
+            const auto& planned = part.predicted.*line.predicted;
+            if (seen.calls == 0 && planned.calls == 0) {
+                continue;
+            }
+            std::snprintf(text, sizeof text, "  %-9s %-15s %8zu %16zu        %8zu %16zu\n", part.name, line.name,
+                          planned.calls, planned.bytes, seen.calls, seen.bytes);
+            out += text;
+        }
+    }
+    std::snprintf(text, sizeof text, "  owned memory                     %16zu                 %16zu\n",
+                  f.model.predicted_owned.total(), f.model.measured_owned);
+    out += text;
+    std::snprintf(text, sizeof text, "  buffers in use at most           %16zu                 %16zu\n",
+                  f.model.planned_live, f.model.measured_live);
+    out += text;
+    std::snprintf(text, sizeof text, "  missed prefetches %llu, allocations after the first step %zu",
+                  static_cast<unsigned long long>(f.model.missed_prefetches), f.allocations_after_first_step);
+    return out + text;
+}
+
+}  // namespace gpt
+
+// Every allocation of the program passes here.
+void* operator new(std::size_t bytes) {
+    ++gpt::allocated;
+    if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) {
+        return memory;
+    }
+    throw std::bad_alloc();
+}
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+    ++gpt::allocated;
+    const auto unit = static_cast<std::size_t>(alignment);
+    if (void* memory = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit)) {
+        return memory;
+    }
+    throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }

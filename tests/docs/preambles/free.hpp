@@ -1,0 +1,4 @@
+#include <reshard/reshard.hpp>
+#include <reshard/comm/threads.hpp>
+
+// snippet

@@ -1,0 +1,10 @@
+#include <reshard/reshard.hpp>
+#include <reshard/comm/mpi.hpp>
+
+template <class World>
+void train(World world) {
+    sharded_model<policy<full_shard>, World> model{world};
+}
+void example(int argc, char** argv) {
+    // snippet
+}
