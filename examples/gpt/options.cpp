@@ -19,7 +19,8 @@ CLI::Validator number_check(bool zero_is_fine) {
         if (is_number && (value > 0 || (zero_is_fine && value == 0))) {
             return {};
         }
-        return (zero_is_fine ? "wants a number from 0 to 1e9, not " : "wants a number above 0, up to 1e9, not ") + given;
+        return (zero_is_fine ? "wants a number from 0 to 1e9, not " : "wants a number above 0, up to 1e9, not ") +
+               given;
     };
     return CLI::Validator(check, "");
 }

@@ -570,7 +570,7 @@ template <class Harness>
 void deadlines(Harness& harness) {
     if constexpr (Harness::survives_errors) {
         for (const size_t ranks : harness.sizes()) {
-            if (ranks != 2 && ranks != harness.sizes().back()) continue;  // each takes a second
+            if (ranks == 1 || (ranks > 2 && ranks != harness.sizes().back())) continue;  // each takes a second
             for (const bool on_stream : {false, true}) {
                 auto run = [on_stream](auto comm) {
                     auto device = comm.device();

@@ -32,10 +32,14 @@ struct gate_with_deadline {
     visit operator()() const { return open->load() ? visit::done : visit::stuck; }
     std::string late() const { return "gate of h.3 waits for rank 2"; }
 };
-/// Touches its memory until abandoned, and needs three visits for that.
+/// Touches its memory until abandoned, and is asked three times for that.
 struct slow_to_abandon {
     std::atomic<int>* refusals;
-    visit operator()() const { return visit::stuck; }
+    std::atomic<bool>* started;
+    visit operator()() const {
+        *started = true;
+        return visit::stuck;
+    }
     bool abandon() const { return refusals->fetch_sub(1) <= 1; }
     std::string late() const { return "slow to abandon"; }
 };
@@ -290,11 +294,12 @@ TEST_CASE("host stream: a call on the caller's account that throws has let go of
     for (const worker_mode mode : modes) {
         host_worker worker({mode, 600});
         std::atomic<int> refusals{3};
+        std::atomic<bool> started{false};
         std::thread raiser([&] {
-            pause_us(5000);
+            while (!started) pause_us(100);
             worker.interrupt(std::make_exception_ptr(peer_error(1, "trouble")));
         });
-        CHECK_THROWS_AS(worker.issue(nullptr, [&] { return slow_to_abandon{&refusals}; }), peer_error);
+        CHECK_THROWS_AS(worker.issue(nullptr, [&] { return slow_to_abandon{&refusals, &started}; }), peer_error);
         CHECK(refusals == 0);
         raiser.join();
     }
@@ -408,18 +413,17 @@ TEST_CASE("host stream: after a fault ends drop the work, and destroy what it ho
     };
     for (const worker_mode mode : {worker_mode::threaded, worker_mode::pumped}) {
         std::atomic<int> alive{0}, refusals{3};
-        std::atomic<bool> never{false};
+        std::atomic<bool> never{false}, started{false};
         bool ran = false;
         {
             host_worker worker({mode, 600});
             const host_device device(worker);
             const auto stream = device.make_stream("s"), other = device.make_stream("other");
             host_device::stream_ref(stream).queue->post(gate_with_deadline{&never});
-            host_device::stream_ref(other).queue->post(slow_to_abandon{&refusals});
+            host_device::stream_ref(other).queue->post(slow_to_abandon{&refusals, &started});
             stream.launch([&ran, keeps = held(alive)] { ran = keeps.alive != nullptr; });
             CHECK(alive == 1);
-            pause_us(2000);  // until the threaded one has started them
-            if (mode == worker_mode::pumped) worker.progress();
+            while (!started) worker.progress();
             worker.interrupt(std::make_exception_ptr(peer_error(1, "trouble")));
         }
         CHECK(alive == 0);

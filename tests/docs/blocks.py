@@ -2,7 +2,7 @@
 
 A ```cpp block has a comment of its own before it that says how:
     <!-- compile: NAME -->   inside tests/docs/preambles/NAME.hpp, in the place of its line `// snippet`; it compiles
-    <!-- run -->             it is a whole program, which ends with status 0
+    <!-- run -->             it is a whole program, which ends with status 0 and prints the ```text block behind it, if any
     <!-- throws: NAME -->    in errors.md: inside that preamble, whose example() throws the error of the section
     <!-- mpi: NAME -->       the same, on two ranks under mpirun
     <!-- refused -->         the compiler refuses it with the section's identifier

@@ -1,4 +1,4 @@
-"""Every C++ block of README.md and docs/ compiles; whole programs run and end well."""
+"""Every C++ block of README.md and docs/ compiles; whole programs run, end well and print what the page shows."""
 import os
 import pathlib
 import re
@@ -29,7 +29,19 @@ def runs(block, scratch):
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False)
         if done.returncode != 0:
             return done.stdout or f"status {done.returncode}"
+    if block.text and done.stdout != block.text:
+        return f"the page does not show what it prints:\n{done.stdout}"
     return ""
+
+
+def dead_links():
+    """Links to files of this tree that are not there."""
+    dead = []
+    for page in blocks.PAGES:
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if not (page.parent / target).exists():
+                dead.append(f"{page.name}: {target}")
+    return dead
 
 
 def memory_table(scratch):
@@ -60,6 +72,8 @@ def main():
     found = [block for page in blocks.PAGES for block in blocks.blocks_of(page)]
     unmarked = [block.place for block in found if block.how is None]
     report.check(not unmarked, "every C++ block says how it is tried", "\n".join(unmarked))
+    dead = dead_links()
+    report.check(not dead, "links lead to files", "\n".join(dead))
     strange = invented_lines()
     report.check(not strange, "lines of the edits stand in the examples", "\n".join(strange))
     scratch = pathlib.Path(tempfile.mkdtemp())

@@ -137,7 +137,7 @@ TEST_CASE("a second stream reads late: its buffer is not gathered into, nor are 
             hand one(world, policy, {64}, 4, 1, {}, side.compute);
             auto& mine = seen[world.rank()];
             const auto device = world.device();
-            // unit u is u + 1 everywhere, and falls by 1 a step
+            // unit u is 10 u everywhere, and falls by 1 a step
             one.model.initialize([](const reshard::parameter_info& info, std::size_t, auto values) {
                 for (auto& each : values) each = static_cast<float>(info.unit_index) * 10;
             });
@@ -220,7 +220,7 @@ TEST_CASE("gradients are final after the last backward, and an error before") {
     run_threads(
         2,
         [&](threads_communicator world) {
-            hand one(world, parse_policy("full_shard", "reshard_always"), {3});
+            hand one(world, parse_policy("full_shard", "reshard_always"), {128});
             one.model.begin_step({.microbatches = 2});
             one.microbatch(static_cast<float>(world.rank() * 2 + 1));
             try {

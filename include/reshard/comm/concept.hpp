@@ -43,7 +43,7 @@ concept RecoverableChannel =
         control.clear();
     };
 
-/// A view of a group of ranks: cheap to copy, owns nothing. `C::owner` is the move-only type that does; it comes from
+/// A view of a group of ranks: cheap to copy, owns nothing. `Type::owner` is the move-only type that does; it comes from
 /// a session or from split() and has the collective close().
 ///
 /// * Counts are elements, carried by the spans, equal on all ranks. all_gather: out.size() == in.size() * size().
@@ -57,15 +57,15 @@ concept RecoverableChannel =
 /// * prepare(bytes) reserves scratch for operations whose full buffer has up to that many bytes; nothing is
 ///   allocated by operations after that.
 /// * A group of one issues nothing; out of place it copies.
-template <class C>
-concept Communicator = std::copyable<C> && requires(const C c, typename C::device_type::stream_ref stream, label name,
+template <class Type>
+concept Communicator = std::copyable<Type> && requires(const Type c, typename Type::device_type::stream_ref stream, label name,
                                                     std::span<const float> in, std::span<float> out,
                                                     std::span<std::byte> bytes, std::size_t number) {
-    typename C::device_type;
-    typename C::owner;
+    typename Type::device_type;
+    typename Type::owner;
     { c.rank() } -> std::same_as<std::size_t>;
     { c.size() } -> std::same_as<std::size_t>;
-    { c.device() } -> std::convertible_to<typename C::device_type>;
+    { c.device() } -> std::convertible_to<typename Type::device_type>;
     { c.control() } -> ControlChannel;
     { c.describe() } -> std::convertible_to<std::string>;
     c.prepare(number);
@@ -82,22 +82,22 @@ concept Communicator = std::copyable<C> && requires(const C c, typename C::devic
 
 /// Can make smaller groups: ranks with equal colour, ordered by (key, rank). Collective; a rank that passes
 /// `no_colour` takes part and gets an empty owner (`owner.empty()`).
-template <class C>
-concept Splittable = Communicator<C> && requires(const C c, std::size_t number) {
-    { c.split(number, number) } -> std::same_as<typename C::owner>;
+template <class Type>
+concept Splittable = Communicator<Type> && requires(const Type c, std::size_t number) {
+    { c.split(number, number) } -> std::same_as<typename Type::owner>;
 };
 inline constexpr std::size_t no_colour = static_cast<std::size_t>(-1);
 
 /// Can exchange equal blocks: in and out hold size() blocks each, block q of `in` goes to rank q.
-template <class C>
-concept AllToAll = Communicator<C> && requires(const C c, typename C::device_type::stream_ref stream, label name,
+template <class Type>
+concept AllToAll = Communicator<Type> && requires(const Type c, typename Type::device_type::stream_ref stream, label name,
                                                std::span<const float> in, std::span<float> out) {
     c.all_to_all(in, out, stream, name);
 };
 
 /// Counts the bytes that it really hands to the network.
-template <class C>
-concept CountsTraffic = Communicator<C> && requires(const C c) {
+template <class Type>
+concept CountsTraffic = Communicator<Type> && requires(const Type c) {
     { c.sent_bytes() } -> std::same_as<std::size_t>;
 };
 

@@ -76,17 +76,17 @@ struct sgd_range {
 /// settle() waits until all that was put on a stream has ended (or was dropped, after a fault); it throws nothing.
 /// put() writes a packet in stream order; upload() and download() copy between host and device memory at once and
 /// wait for nothing: synchronize first.
-template <class D>
-concept Device = std::copyable<D> && requires(const D device, typename D::event& event, const typename D::event& seen,
-                                              typename D::stream_ref stream, std::size_t number,
+template <class Type>
+concept Device = std::copyable<Type> && requires(const Type device, typename Type::event& event, const typename Type::event& seen,
+                                              typename Type::stream_ref stream, std::size_t number,
                                               std::span<std::byte> bytes, const float* in, float* out,
                                              std::byte* to, const std::byte* from, const packet& few) {
-    typename D::stream;
-    typename D::memory;
-    { device.caller() } -> std::same_as<typename D::stream_ref>;
-    { device.make_stream("name") } -> std::same_as<typename D::stream>;
-    { device.make_event() } -> std::same_as<typename D::event>;
-    { device.allocate(number) } -> std::same_as<typename D::memory>;
+    typename Type::stream;
+    typename Type::memory;
+    { device.caller() } -> std::same_as<typename Type::stream_ref>;
+    { device.make_stream("name") } -> std::same_as<typename Type::stream>;
+    { device.make_event() } -> std::same_as<typename Type::event>;
+    { device.allocate(number) } -> std::same_as<typename Type::memory>;
     { device.allocated() } -> std::same_as<std::size_t>;
     device.record(event, stream);
     device.wait(stream, seen);

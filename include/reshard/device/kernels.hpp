@@ -209,14 +209,14 @@ void sgd(const sgd_range& range, const commit_outcome& outcome, Master* master, 
 template <class Derived>
 class host_kernels {
 public:
-    void zero(std::span<std::byte> bytes, auto stream) const {
+    void zero(std::span<std::byte> bytes, const auto& stream) const {
         if (bytes.empty()) return;
         launch(stream, [bytes] { __builtin_memset(bytes.data(), 0, bytes.size()); });
     }
 
     /// out[i] = in[i] rounded to nearest. in and out are equal or apart.
     template <Element From, Element To>
-    void cast(const From* in, To* out, std::size_t count, auto stream) const {
+    void cast(const From* in, To* out, std::size_t count, const auto& stream) const {
         if (count == 0) return;
         launch(stream, [=] {
             if constexpr (std::is_same_v<From, To>) {
@@ -230,7 +230,7 @@ public:
     /// out = [out +] in / divisor, a true division in Acc's arithmetic type. in may be out when overwriting.
     template <Element Gradient, Element Acc>
     void accumulate(const Gradient* in, Acc* out, std::size_t count, write_mode mode, std::size_t divisor,
-                    auto stream) const {
+                    const auto& stream) const {
         if (count == 0) return;
         launch(stream, [=] {
             if (mode == write_mode::add) {
@@ -244,7 +244,7 @@ public:
     /// record->square_norm and ->non_finite of the ranges in their order; infinities and NaN are counted, not summed.
     template <Element Acc>
     void square_norm(const Acc* base, const arena_range* ranges, std::size_t n_ranges, vote_record* record,
-                     auto stream) const {
+                     const auto& stream) const {
         launch(stream, [=] {
             double sum = 0;
             std::uint32_t non_finite = 0;
@@ -258,7 +258,7 @@ public:
     }
 
     /// Makes the record valid: says (vote_apply, vote_discard or vote_fault) and step.
-    void seal(vote_record* record, std::uint32_t says, std::uint64_t step, auto stream) const {
+    void seal(vote_record* record, std::uint32_t says, std::uint64_t step, const auto& stream) const {
         launch(stream, [=] {
             record->says = says;
             record->step = step;
@@ -269,14 +269,14 @@ public:
     /// of another step, cleared, saying fault, or unlike the others. overflow: anything non-finite. Else applied, and
     /// norm = root of the sum in rank order * gradient_scale, factor = gradient_scale * min(1, clip_norm / norm).
     void decide(const std::byte* records, std::size_t stride, std::size_t ranks, std::uint64_t step,
-                commit_terms terms, commit_outcome* outcome, auto stream) const {
+                commit_terms terms, commit_outcome* outcome, const auto& stream) const {
         launch(stream, [=] { kernels::decide(records, stride, ranks, step, terms, *outcome); });
     }
 
     /// AdamW with decoupled weight decay, if the outcome is applied; its count of steps corrects the bias.
     template <Element Master, Element Acc, Element Moment>
     void adamw(const adamw_range* ranges, std::size_t n_ranges, const commit_outcome* outcome, Master* master,
-               const Acc* gradient, Moment* first, Moment* second, auto stream) const {
+               const Acc* gradient, Moment* first, Moment* second, const auto& stream) const {
         launch(stream, [=] {
             if (outcome->result != verdict::applied) return;
             for (std::size_t r = 0; r < n_ranges; ++r) {
@@ -289,7 +289,7 @@ public:
     /// outcome is applied. The first applied step sets the momentum to the gradient, undamped.
     template <Element Master, Element Acc, Element Moment>
     void sgd(const sgd_range* ranges, std::size_t n_ranges, const commit_outcome* outcome, Master* master,
-             const Acc* gradient, Moment* momentum, auto stream) const {
+             const Acc* gradient, Moment* momentum, const auto& stream) const {
         launch(stream, [=] {
             if (outcome->result != verdict::applied) return;
             for (std::size_t r = 0; r < n_ranges; ++r) {
@@ -299,7 +299,7 @@ public:
     }
 
     /// Writes the packet's bytes in stream order.
-    void put(std::byte* to, const packet& few, auto stream) const {
+    void put(std::byte* to, const packet& few, const auto& stream) const {
         launch(stream, [to, few] { __builtin_memcpy(to, few.bytes, few.size); });
     }
 
@@ -316,11 +316,11 @@ public:
     void settle(auto /*stream*/) const {}
 
     /// Whether an operation on the stream is through when its call returns: on the caller's own thread.
-    bool blocks(auto stream) const { return stream == static_cast<const Derived&>(*this).caller(); }
+    bool blocks(const auto& stream) const { return stream == static_cast<const Derived&>(*this).caller(); }
 
 private:
     template <class Work>
-    void launch(auto stream, Work&& work) const {
+    void launch(const auto& stream, Work&& work) const {
         static_cast<const Derived&>(*this).launch(stream, static_cast<Work&&>(work));
     }
 };

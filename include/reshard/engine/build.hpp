@@ -285,6 +285,7 @@ void build(State& state) {
     build_gradient_buffers(state, state.slots);
     state.metric_values.assign(state.metrics.size(), 0.0);
     state.agreements.resize(state.ranks());
+    state.vote_copies.resize(state.ranks() * control_of(state).vote_bytes());
     allocate(state, state.control, control_of(state).bytes());
     std::size_t largest = 0;
     for (const unit_record* unit : state.units) {

@@ -215,13 +215,17 @@ void require_step_through(State& state, const char* call) {
     if (state.agreement_pending && state.device.done(state.agreed)) check_agreement(state);
 }
 
-/// Where the outcome is known when the call returns: ranks that contradicted one another throw alike.
+/// Whether the outcome is known when the call returns, and no rank applied the step: the votes contradict one another.
 template <class State>
-void check_outcome(State& state) {
-    if (!state.device.blocks(state.compute)) return;
+bool contradicted(const State& state) {
+    if (!state.device.blocks(state.compute)) return false;
     commit_outcome outcome;
     state.device.download(reinterpret_cast<std::byte*>(&outcome), state.control.data(), sizeof(outcome));
-    if (outcome.result != verdict::fault) return;
+    return outcome.result == verdict::fault;
+}
+
+template <class State>
+[[noreturn]] void throw_contradiction(const State& state) {
     const control_layout layout = control_of(state);
     std::vector<std::uint64_t> says;
     for (std::size_t rank = 0; rank < state.ranks(); ++rank) {
@@ -247,8 +251,11 @@ void end_step(State& state, std::uint32_t says, commit_terms terms, update_call 
     state.committing = true;
     gather_votes(state, says, "commit");
     decide_and_update(state);
-    conclude_step(state, says == vote_discard);
-    check_outcome(state);
+    const bool refused = contradicted(state);
+    conclude_step(state, says == vote_discard || refused);
+    if (!refused) return;
+    --state.committed;
+    throw_contradiction(state);
 }
 
 }  // namespace detail

@@ -35,10 +35,10 @@ struct state_handle {
 /// ranks compare what they were started with, then all memory is allocated; declarations after that throw. Every call
 /// but those on owned slices is made by all ranks in the same order. Not copyable, not movable: units and optimizers
 /// refer to it. The destructor does not communicate; it waits for this rank's own work.
-template <class Policy, class C>
-    requires Communicator<C>
+template <class Policy, class World>
+    requires Communicator<World>
 class sharded_model {
-    using State = detail::model_state<Policy, C>;
+    using State = detail::model_state<Policy, World>;
 
 public:
     using state_type = State;
@@ -54,9 +54,9 @@ public:
 
     /// The trainer computes on its own thread (host) or on `compute`. Throws topology_error if the policy's groups do
     /// not fit the world.
-    explicit sharded_model(C world, model_options options = {}, Policy policy = {})
+    explicit sharded_model(World world, model_options options = {}, Policy policy = {})
         : sharded_model(world, options, policy, world.device().caller()) {}
-    sharded_model(C world, model_options options, Policy policy, stream_ref compute)
+    sharded_model(World world, model_options options, Policy policy, stream_ref compute)
         : state_(world, policy, options, compute) {
         policy.resolve(world.size());
         const slot_options& slots = options.slots;
@@ -172,6 +172,9 @@ public:
     }
     /// Where every rank holds whole masters (no_shard): all take rank `root`'s. Elsewhere nothing is held twice.
     void synchronize_weights(std::size_t root = 0) {
+        if (root >= ranks()) {
+            throw argument_error("E-ARGUMENT-10", text("synchronize_weights(): rank ", root, " of ", ranks()));
+        }
         auto writing = write_weights();
         detail::broadcast_masters(state_, root);
         writing.close();

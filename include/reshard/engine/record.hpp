@@ -21,21 +21,21 @@ inline constexpr std::uint32_t nobody = static_cast<std::uint32_t>(-1);
 
 /// Memory that streams take turns on. One event per user stream: recording an event again replaces what it stood
 /// for, so two producers must not share one.
-template <class D>
+template <class DeviceType>
 struct shared_buffer {
     std::byte* data = nullptr;
     std::size_t bytes = 0;
     std::uint32_t holder = nobody;         // the unit whose numbers lie here
-    typename D::event filled;              // gather buffers: gathered; gradient buffers: free to write again
-    std::vector<typename D::event> users;  // per user stream: it has read or written
+    typename DeviceType::event filled;              // gather buffers: gathered; gradient buffers: free to write again
+    std::vector<typename DeviceType::event> users;  // per user stream: it has read or written
     std::uint32_t used = 0;                // bit k: users[k] was recorded since the last fill
 
-    void make_events(const D& device) {
+    void make_events(const DeviceType& device) {
         filled = device.make_event();
         users.reserve(max_user_streams);
         for (std::size_t k = 0; k < max_user_streams; ++k) users.push_back(device.make_event());
     }
-    void wait_for_users(const D& device, typename D::stream_ref stream) {
+    void wait_for_users(const DeviceType& device, typename DeviceType::stream_ref stream) {
         for (std::uint32_t k = 0; used >> k != 0; ++k) {
             if (used >> k & 1u) device.wait(stream, users[k]);
         }
@@ -119,7 +119,6 @@ public:
         ++count_;
     }
     std::uint64_t count() const { return count_; }
-    bool holds(std::uint64_t number) const { return number < count_ && number + capacity >= count_; }
     const issue& at(std::uint64_t number) const { return entries_[number % capacity]; }
 
 private:

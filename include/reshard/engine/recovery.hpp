@@ -20,40 +20,41 @@ void synchronize_compute(State& state) {
     state.device.synchronize(state.joined);
 }
 
-/// Norm before a late factor; the votes' sums in rank order, as the commit makes them.
+/// The votes as this rank has them; waits for the compute stream.
 template <class State>
-std::vector<std::byte> download_votes(State& state) {
+const std::byte* download_votes(State& state) {
     synchronize_compute(state);
-    const control_layout layout = control_of(state);
-    std::vector<std::byte> votes(state.ranks() * layout.vote_bytes());
-    state.device.download(votes.data(), state.control.data() + layout.vote_offset(), votes.size());
-    return votes;
+    state.device.download(state.vote_copies.data(), state.control.data() + control_of(state).vote_offset(),
+                          state.vote_copies.size());
+    return state.vote_copies.data();
 }
+
+/// Norm before a late factor: the votes' sums in rank order, as the commit makes them.
 template <class State>
 double norm_of_votes(State& state) {
-    const std::vector<std::byte> votes = download_votes(state);
+    const std::byte* votes = download_votes(state);
     const std::size_t stride = control_of(state).vote_bytes();
     double sum = 0;
     bool finite = true;
     for (std::size_t rank = 0; rank < state.ranks(); ++rank) {
         vote_record vote;
-        std::memcpy(&vote, votes.data() + rank * stride, sizeof(vote));
+        std::memcpy(&vote, votes + rank * stride, sizeof(vote));
         sum += vote.square_norm;
         finite = finite && vote.non_finite == 0;
     }
-    const double microbatches = static_cast<double>(state.microbatches);
-    const double norm = __builtin_sqrt(sum);
     if (!finite) return __builtin_inf();
+    const double norm = __builtin_sqrt(sum), microbatches = static_cast<double>(state.microbatches);
     return state.options.average_over_microbatches ? norm / microbatches : norm;
 }
+
 template <class State>
 double sum_of_metric(State& state, std::size_t index) {
-    const std::vector<std::byte> votes = download_votes(state);
+    const std::byte* votes = download_votes(state);
     const std::size_t stride = control_of(state).vote_bytes();
     double sum = 0;
     for (std::size_t rank = 0; rank < state.ranks(); ++rank) {
         double value = 0;
-        std::memcpy(&value, votes.data() + rank * stride + sizeof(vote_record) + 8 * index, sizeof(value));
+        std::memcpy(&value, votes + rank * stride + sizeof(vote_record) + 8 * index, sizeof(value));
         sum += value;
     }
     return sum;
@@ -67,10 +68,6 @@ bool holds_replicas(const State& state, const unit_record& unit) {
 /// Broadcasts whole masters, unit by unit, segment by segment.
 template <class State>
 void broadcast_masters(State& state, std::size_t root) {
-    if (root >= state.ranks()) {
-        throw argument_error("E-ARGUMENT-10", text("synchronize_weights(): rank ", root, " of ", state.ranks(),
-                                                   "; ranks are numbered from 0"));
-    }
     using master_type = typename State::master_type;
     auto* masters = reinterpret_cast<master_type*>(state.masters.data());
     for (const unit_record* unit : state.units) {
@@ -226,12 +223,13 @@ void issue_with_zeros(State& state, const issue& what, std::byte* scratch) {
 /// Who is behind issues what others have issued, so that everything started ends; then all queues run dry.
 template <class State, class Channel>
 void drain(State& state, Channel& control) {
-    std::uint64_t behind = state.log.count();
+    std::uint64_t behind = state.log.count(), ahead = behind;
     for (const recovery_record& one : exchange_records<State>(control, {state.log.count(), 0, 0, 0})) {
         if (one.issued < behind) behind = one.issued;
+        if (one.issued > ahead) ahead = one.issued;
     }
-    if (behind < state.log.count() && !state.log.holds(behind)) {
-        throw disagreement_error("E-RESET-3", text("ranks are ", state.log.count() - behind, " collectives apart, more than ",
+    if (ahead - behind > issue_log::capacity) {
+        throw disagreement_error("E-RESET-3", text("ranks are ", ahead - behind, " collectives apart, more than ",
                                                    issue_log::capacity, " are not remembered; end the job"));
     }
     const std::vector<issue> issues = agree_on_issues(control, state.log, behind);

@@ -22,9 +22,9 @@ inline namespace v0 {
 namespace detail {
 
 /// The memory of one kind for all units, and where it is named in reports.
-template <class D>
+template <class DeviceType>
 struct arena {
-    typename D::memory memory;
+    typename DeviceType::memory memory;
     std::size_t bytes = 0;
     std::byte* data() const { return bytes == 0 ? nullptr : memory.data(); }
 };
@@ -51,9 +51,9 @@ struct update_call {
 ///   step begins     compute -> gathers, reductions   a step is self-contained (step_begun)
 ///   normed, voted   compute -> reductions -> compute  the commit's all-gather; on a queue, so that a fault which wakes
 ///                                          the trainer leaves it under way and reset() can finish the commit
-template <class Policy, class C>
+template <class Policy, class World>
 struct model_state {
-    using device_type = typename C::device_type;
+    using device_type = typename World::device_type;
     using stream_ref = typename device_type::stream_ref;
     using precision_type = typename Policy::precision_type;
     using compute_type = typename precision_type::compute;
@@ -67,7 +67,7 @@ struct model_state {
     static_assert(std::is_same_v<accumulate_type, arithmetic<accumulate_type>>,
                   "reshard: sums are kept in float or double; give accumulate<> one of them");
 
-    model_state(C communicator, Policy chosen, model_options wanted, stream_ref stream)
+    model_state(World communicator, Policy chosen, model_options wanted, stream_ref stream)
         : policy(chosen),
           world(communicator),
           device(world.device()),
@@ -86,7 +86,7 @@ struct model_state {
     model_state& operator=(const model_state&) = delete;
 
     Policy policy;
-    C world;
+    World world;
     device_type device;
     model_options options;
     stage at = stage::declaring;
@@ -125,7 +125,8 @@ struct model_state {
     std::size_t evaluation_use = 0;   // the next use of the forward order
     bool writing = false;             // a write_weights() scope is open
     bool agreement_pending = false;
-    std::vector<agreement_record> agreements;
+    std::vector<agreement_record> agreements;  // host copies of the control memory
+    std::vector<std::byte> vote_copies;
     bool committing = false;          // between vote and update
     bool decided = false;             // in between: the decision is enqueued, the update is not
     update_call pending_update;
@@ -225,8 +226,8 @@ void issue_collective(State& state, const issue& what, Run&& run) {
 }
 
 /// Calls f with a null pointer of the element type that `type` names.
-template <class F>
-void with_element(dtype type, F&& f) {
+template <class Visit>
+void with_element(dtype type, Visit&& f) {
     switch (type) {
         case dtype::f64: f(static_cast<double*>(nullptr)); break;
         case dtype::f32: f(static_cast<float*>(nullptr)); break;

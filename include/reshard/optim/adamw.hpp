@@ -64,6 +64,7 @@ public:
     /// tells. Throws argument_error before anything is sent.
     void step(const adamw_step& now = {}) {
         State& state = model_.internals();
+        detail::require_step_through(state, "step()");
         if (tables_.empty()) {
             ranges_ = detail::group_ranges(state, names_, "adamw");
             tables_.fill(ranges_, state.device);

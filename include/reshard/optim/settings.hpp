@@ -78,13 +78,13 @@ std::vector<group_range> group_ranges(State& state, const std::vector<std::strin
 }
 
 /// Tables of a few steps, since a device may still read the last ones; one is written again when its step is over.
-template <class Range, class D>
+template <class Range, class DeviceType>
 class range_tables {
 public:
     static constexpr std::size_t copies = 4;
 
     bool empty() const { return tables_[0].empty(); }
-    void fill(const std::vector<group_range>& ranges, const D& device) {
+    void fill(const std::vector<group_range>& ranges, const DeviceType& device) {
         for (std::size_t k = 0; k < copies; ++k) {
             tables_[k].resize(ranges.size());
             read_[k] = device.make_event();
@@ -94,17 +94,17 @@ public:
             }
         }
     }
-    std::vector<Range>& next(const D& device) {
+    std::vector<Range>& next(const DeviceType& device) {
         now_ = (now_ + 1) % copies;
         device.synchronize(read_[now_]);
         return tables_[now_];
     }
     const std::vector<Range>& now() const { return tables_[now_]; }
-    void mark_read(const D& device, typename D::stream_ref stream) { device.record(read_[now_], stream); }
+    void mark_read(const DeviceType& device, typename DeviceType::stream_ref stream) { device.record(read_[now_], stream); }
 
 private:
     std::vector<Range> tables_[copies];
-    typename D::event read_[copies] = {};
+    typename DeviceType::event read_[copies] = {};
     std::size_t now_ = 0;
 };
 

@@ -62,6 +62,7 @@ public:
     /// tells. Throws argument_error before anything is sent.
     void step(const sgd_step& now = {}) {
         State& state = model_.internals();
+        detail::require_step_through(state, "step()");
         if (tables_.empty()) {
             ranges_ = detail::group_ranges(state, names_, "sgd");
             tables_.fill(ranges_, state.device);

@@ -59,6 +59,7 @@ struct policy : verdict_on<Strategy, Reshard, Topology, Precision> {
     using reshard_type = std::conditional_t<ReshardPolicy<Reshard>, Reshard, reshard_always>;
     using topology_type = std::conditional_t<GroupTopology<Topology>, Topology, flat<dynamic>>;
     using precision_type = std::conditional_t<detail::is_precision<Precision>::value, Precision, precision<float>>;
+    static_assert(sizeof(precision_type) > 0);  // so that wrong element types are refused here too
 
     [[no_unique_address]] strategy_type strategy{};
     [[no_unique_address]] reshard_type reshard{};
