@@ -32,13 +32,12 @@ struct counted_harness {
     std::vector<std::size_t> sizes() { return {3}; }
     template <class Function>
     void run(std::size_t ranks, const Function& function, const conformance::settings& how) {
-        run_threads(
-            ranks,
-            [&](threads_communicator comm) {
-                counter traffic;
-                function(counted(comm, traffic));
-            },
-            {how.deadline_seconds});
+        run_threads(ranks,
+                    [&](threads_communicator comm) {
+                        counter traffic;
+                        function(counted(comm, traffic));
+                    },
+                    {how.deadline_seconds});
     }
 };
 
@@ -86,14 +85,13 @@ TEST_CASE("threads: host meetings have the deadline and name who is missing") {
     for (const bool split : {true, false}) {
         std::string said;
         try {
-            run_threads(
-                3,
-                [split](threads_communicator comm) {
-                    if (comm.rank() == 2) return conformance::pause_ms(700);
-                    if (split) comm.split(0, 0);
-                    comm.control().exchange({});
-                },
-                {0.2});
+            run_threads(3,
+                        [split](threads_communicator comm) {
+                            if (comm.rank() == 2) return conformance::pause_ms(700);
+                            if (split) comm.split(0, 0);
+                            comm.control().exchange({});
+                        },
+                        {0.2});
         } catch (const timeout_error& error) {
             said = error.what();
         }
@@ -130,37 +128,37 @@ TEST_CASE("threads: memory given to a call that threw is left alone") {
 
 TEST_CASE("threads: a compute stream that is a queue of a further worker") {
     const random_delays delays(5, 200);
-    run_threads(
-        4,
-        [&](threads_communicator comm) {
-            auto device = comm.device();
-            std::vector<float> all(4 * 8);
-            float sum = 0;
-            host_worker second({worker_mode::threaded, 60, comm.rank(), &delays, nullptr}, device.worker());
-            const host_device compute_device(second);
-            auto compute = compute_device.make_stream("compute", 1024);
-            auto gathers = device.make_stream("gathers");
-            for (int round = 0; round < 100; ++round) {
-                auto made = device.make_event(), here = device.make_event(), used = device.make_event();
-                compute.launch([&all, round, rank = comm.rank()] {
-                    for (std::size_t i = 0; i < 8; ++i) all[rank * 8 + i] = static_cast<float>(round) + static_cast<float>(rank);
-                });
-                device.record(made, compute);
-                device.wait(gathers, made);
-                comm.all_gather_in_place(std::span<float>(all), gathers, {"gather"});
-                device.record(here, gathers);
-                device.wait(compute, here);
-                compute.launch([&all, &sum] {
-                    for (const float value : all) sum += value;
-                });
-                comm.barrier(compute, {"barrier"});  // a collective on the further worker's queue
-                device.record(used, compute);
-                if (round % 10 == 0) device.synchronize(used);
-            }
-            conformance::finish(comm, compute);
-            CHECK(sum == 100 * 8 * 6 + 32 * 4950);
-        },
-        {60, &delays});
+    run_threads(4,
+                [&](threads_communicator comm) {
+                    auto device = comm.device();
+                    std::vector<float> all(4 * 8);
+                    float sum = 0;
+                    host_worker second({worker_mode::threaded, 60, comm.rank(), &delays, nullptr}, device.worker());
+                    const host_device compute_device(second);
+                    auto compute = compute_device.make_stream("compute", 1024);
+                    auto gathers = device.make_stream("gathers");
+                    for (int round = 0; round < 100; ++round) {
+                        auto made = device.make_event(), here = device.make_event(), used = device.make_event();
+                        compute.launch([&all, round, rank = comm.rank()] {
+                            for (std::size_t i = 0; i < 8; ++i)
+                                all[rank * 8 + i] = static_cast<float>(round) + static_cast<float>(rank);
+                        });
+                        device.record(made, compute);
+                        device.wait(gathers, made);
+                        comm.all_gather_in_place(std::span<float>(all), gathers, {"gather"});
+                        device.record(here, gathers);
+                        device.wait(compute, here);
+                        compute.launch([&all, &sum] {
+                            for (const float value : all) sum += value;
+                        });
+                        comm.barrier(compute, {"barrier"});  // a collective on the further worker's queue
+                        device.record(used, compute);
+                        if (round % 10 == 0) device.synchronize(used);
+                    }
+                    conformance::finish(comm, compute);
+                    CHECK(sum == 100 * 8 * 6 + 32 * 4950);
+                },
+                {60, &delays});
 }
 
 TEST_CASE("threads: refusals") {

@@ -133,8 +133,10 @@ TEST_CASE("kernels: cast of the largest, infinite and not-a-number") {
 
 TEST_CASE_TEMPLATE("kernels: accumulate adds or writes the true quotient", Gradient, double, float, bf16, fp16) {
     using acc = std::conditional_t<std::is_same_v<Gradient, double>, double, float>;
-    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{7}, std::size_t{64}, std::size_t{1003}}) {
-        for (const std::size_t divisor : {std::size_t{1}, std::size_t{2}, std::size_t{3}, std::size_t{8}, std::size_t{12}, std::size_t{49}}) {
+    for (const std::size_t count :
+         {std::size_t{0}, std::size_t{1}, std::size_t{7}, std::size_t{64}, std::size_t{1003}}) {
+        for (const std::size_t divisor :
+             {std::size_t{1}, std::size_t{2}, std::size_t{3}, std::size_t{8}, std::size_t{12}, std::size_t{49}}) {
             CAPTURE(count);
             CAPTURE(divisor);
             const std::vector<Gradient> in = drawn<Gradient>(count, 3);

@@ -2,13 +2,14 @@
 
 A ```cpp block has a comment of its own before it that says how:
     <!-- compile: NAME -->   inside tests/docs/preambles/NAME.hpp, in the place of its line `// snippet`; it compiles
-    <!-- run -->             it is a whole program, which ends with status 0 and prints the ```text block behind it, if any
+    <!-- run -->             it is a whole program; it ends with status 0 and prints the ```text block behind it, if any
     <!-- throws: NAME -->    in errors.md: inside that preamble, whose example() throws the error of the section
     <!-- mpi: NAME -->       the same, on two ranks under mpirun
     <!-- refused -->         the compiler refuses it with the section's identifier
 """
 import pathlib
 import re
+import subprocess
 
 import tap
 
@@ -34,6 +35,13 @@ class Block:
         body = "\n".join(line for line in lines if not line.startswith("#"))
         code = f'#line {self.line + 1} "{self.page.name}"\n{self.code}'
         return includes, f"namespace block_{number} {{\n{body}\n{code}#line 1 \"{self.preamble}.hpp\"\n{after}}}\n"
+
+
+def run(command, **options):
+    """(whether the status is 0, output) of a command."""
+    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          timeout=600, check=False, **options)
+    return done.returncode == 0, done.stdout or f"status {done.returncode}"
 
 
 def blocks_of(page):

@@ -1,4 +1,4 @@
-"""docs/errors.md: it has every identifier of the library, in order, and every example fails with the text that is shown."""
+"""docs/errors.md has every identifier of the library, in order, and every example fails with the text that is shown."""
 import os
 import pathlib
 import re
@@ -69,10 +69,9 @@ def build(name, examples, scratch, flags, start="", end="    return 0;"):
     source, program = scratch / f"{name}.cpp", scratch / name
     names = ", ".join(f"block_{k}::example" for k in range(len(examples)))
     source.write_text(blocks.unit(examples) + MAIN.format(start=start, end=end, names=names, count=len(examples)))
-    command = [os.environ.get("RESHARD_CXX", "c++"), "-std=c++20", "-O0", "-pthread", "-I", str(tap.INCLUDE), str(source),
-               "-o", str(program), *flags]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600, check=False)
-    return program, "" if done.returncode == 0 else done.stdout
+    good, output = blocks.run([os.environ.get("RESHARD_CXX", "c++"), "-std=c++20", "-O0", "-pthread", "-I", tap.INCLUDE,
+                               source, "-o", program, *flags])
+    return program, "" if good else output
 
 
 def printed_by(command, timeout):
@@ -140,7 +139,8 @@ def main():
     headings = HEADING.findall(PAGE.read_text(encoding="utf-8"))
     known = identifiers()
     report.check(set(headings) == known and len(headings) == len(known), "the page has every identifier, once",
-                 f"only in the page: {sorted(set(headings) - known)}\nonly in the library: {sorted(known - set(headings))}")
+                 f"only in the page: {sorted(set(headings) - known)}\n"
+                 f"only in the library: {sorted(known - set(headings))}")
     report.check(headings == sorted(headings, key=key), "the identifiers are in order")
     found = blocks.blocks_of(PAGE)
     lacking = sorted(set(headings) - {block.section for block in found})

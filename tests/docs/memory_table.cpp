@@ -1,7 +1,7 @@
 // Prints the table of README.md: memory a rank on 8 ranks, of three shapes under five policies, from the plan alone.
+#include <reshard/layout/unit_layout.hpp>
 #include <reshard/policy/policy.hpp>
 #include <reshard/schedule/memory.hpp>
-#include <reshard/layout/unit_layout.hpp>
 
 #include <cstddef>
 #include <cstdio>
@@ -22,9 +22,17 @@ std::vector<unit> gpt2(std::size_t layers, std::size_t width) {
     std::vector<unit> units{{"embedding", {{"wte", {50257, width}}, {"wpe", {1024, width}}}, 2}};
     for (std::size_t layer = 0; layer < layers; ++layer) {
         units.push_back({"h." + std::to_string(layer),
-                         {{"ln1w", {width}}, {"ln1b", {width}}, {"qkvw", {3 * width, width}}, {"qkvb", {3 * width}},
-                          {"projw", {width, width}}, {"projb", {width}}, {"ln2w", {width}}, {"ln2b", {width}},
-                          {"fcw", {4 * width, width}}, {"fcb", {4 * width}}, {"fcprojw", {width, 4 * width}},
+                         {{"ln1w", {width}},
+                          {"ln1b", {width}},
+                          {"qkvw", {3 * width, width}},
+                          {"qkvb", {3 * width}},
+                          {"projw", {width, width}},
+                          {"projb", {width}},
+                          {"ln2w", {width}},
+                          {"ln2b", {width}},
+                          {"fcw", {4 * width, width}},
+                          {"fcb", {4 * width}},
+                          {"fcprojw", {width, 4 * width}},
                           {"fcprojb", {width}}}});
     }
     units.push_back({"ln_f", {{"weight", {width}}, {"bias", {width}}}});
@@ -36,8 +44,14 @@ std::vector<unit> llama3_8b() {
     std::vector<unit> units{{"embedding", {{"table", {vocabulary, width}}}}};
     for (std::size_t layer = 0; layer < 32; ++layer) {
         units.push_back({"layer." + std::to_string(layer),
-                         {{"norm1", {width}}, {"q", {width, width}}, {"k", {keys, width}}, {"v", {keys, width}},
-                          {"o", {width, width}}, {"norm2", {width}}, {"gate", {wide, width}}, {"up", {wide, width}},
+                         {{"norm1", {width}},
+                          {"q", {width, width}},
+                          {"k", {keys, width}},
+                          {"v", {keys, width}},
+                          {"o", {width, width}},
+                          {"norm2", {width}},
+                          {"gate", {wide, width}},
+                          {"up", {wide, width}},
                           {"down", {width, wide}}}});
     }
     units.push_back({"head", {{"norm", {width}}, {"weight", {vocabulary, width}}}});
@@ -61,7 +75,9 @@ std::size_t owned_by_a_rank(const std::vector<unit>& units, Strategy strategy, R
                       reshard.after_backward(place),
                       {}};
         const auto layout = unit_layout::build(0, units[index].parameters, plan.ranks, {}, dtype::f32);
-        for (const segment& part : layout.segments()) one.segments.push_back({part.type, part.trainable, part.elements});
+        for (const segment& part : layout.segments()) {
+            one.segments.push_back({part.type, part.trainable, part.elements});
+        }
         plan.units.push_back(one);
         order.push_back(static_cast<std::uint32_t>(index));
     }

@@ -3,7 +3,6 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import tempfile
 
 import blocks
@@ -13,25 +12,25 @@ COMPILER = os.environ.get("RESHARD_CXX", "c++")
 
 
 def compiles(source, scratch, flags):
-    command = [COMPILER, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wno-unused", "-I", str(tap.INCLUDE), *flags,
-               str(source)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=scratch, timeout=600,
-                          check=False)
-    return "" if done.returncode == 0 and "warning:" not in done.stdout else done.stdout
+    good, output = blocks.run([COMPILER, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wno-unused", "-I",
+                               tap.INCLUDE, *flags, source], cwd=scratch)
+    return "" if good and "warning:" not in output else output
+
+
+def output_of(source, program):
+    """(whether it compiles and ends well, what it prints)."""
+    command = [COMPILER, "-std=c++20", "-pthread", "-I", tap.INCLUDE, source, "-o", program]
+    good, output = blocks.run(command)
+    return blocks.run([program]) if good else (False, output)
 
 
 def runs(block, scratch):
     source = scratch / f"program_{block.page.stem}_{block.line}.cpp"
-    program = source.with_suffix("")
     source.write_text(block.code)
-    for command in [[COMPILER, "-std=c++20", "-pthread", "-I", str(tap.INCLUDE), str(source), "-o", str(program)],
-                    [str(program)]]:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False)
-        if done.returncode != 0:
-            return done.stdout or f"status {done.returncode}"
-    if block.text and done.stdout != block.text:
-        return f"the page does not show what it prints:\n{done.stdout}"
-    return ""
+    good, output = output_of(source, source.with_suffix(""))
+    if good and block.text and output != block.text:
+        return f"the page does not show what it prints:\n{output}"
+    return "" if good else output
 
 
 def dead_links():
@@ -46,25 +45,22 @@ def dead_links():
 
 def memory_table(scratch):
     """The rows that memory_table.cpp prints stand in README.md."""
-    program = scratch / "memory_table"
-    for command in [[COMPILER, "-std=c++20", "-I", str(tap.INCLUDE), str(blocks.HERE / "memory_table.cpp"), "-o", str(program)],
-                    [str(program)]]:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, check=False)
-        if done.returncode != 0:
-            return done.stdout
+    good, output = output_of(blocks.HERE / "memory_table.cpp", scratch / "memory_table")
     page = (tap.SOURCE / "README.md").read_text(encoding="utf-8").splitlines()
-    return "\n".join(row for row in done.stdout.splitlines() if row not in page)
+    return "\n".join(row for row in output.splitlines() if row not in page) if good else output
 
 
 def invented_lines():
-    """Lines of README.md's ```diff blocks: removed ones stand in plain_gpt.cpp, added in train_gpt.cpp, others in both."""
+    """Lines of README.md's ```diff blocks that no example has: removed ones stand in plain_gpt.cpp, added ones in
+    train_gpt.cpp, others in both."""
     def lines_of(name):
         return {line.strip() for line in (tap.SOURCE / "examples" / name).read_text(encoding="utf-8").splitlines()}
     before, after = lines_of("plain_gpt.cpp"), lines_of("train_gpt.cpp")
     places = {"-": [before], "+": [after], " ": [before, after]}
     page = (tap.SOURCE / "README.md").read_text(encoding="utf-8")
-    lines = [line for block in re.findall(r"^```diff\n(.*?)^```", page, re.MULTILINE | re.DOTALL) for line in block.splitlines()]
-    return [line for line in lines if any(line[1:].strip() not in place for place in places[line[0]])] if lines else ["none"]
+    diffs = re.findall(r"^```diff\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    lines = [line for diff in diffs for line in diff.splitlines()]
+    return [line for line in lines if any(line[1:].strip() not in place for place in places[line[0]])]
 
 
 def main():

@@ -45,10 +45,10 @@ namespace checks {
 inline void blocks(operation kind, const label& name, std::size_t block, std::size_t whole, std::size_t ranks) {
     if (whole == block * ranks) return;
     const bool gather = kind == operation::all_gather;
-    throw argument_error(
-        "E-COMM-2", text(words(name), ": ", name_of(kind), " over ", ranks, " ranks has ", block, " elements in its ",
-                         gather ? "in" : "out", " and ", whole, " in its ", gather ? "out" : "in", ", expected ",
-                         block * ranks, " (one block a rank). Was a span made with the size of another group?"));
+    throw argument_error("E-COMM-2", text(words(name), ": ", name_of(kind), " over ", ranks, " ranks has ", block,
+                                          " elements in its ", gather ? "in" : "out", " and ", whole, " in its ",
+                                          gather ? "out" : "in", ", expected ", block * ranks,
+                                          " (one block a rank). Was a span made with the size of another group?"));
 }
 
 /// In place: the span must be cut into `ranks` equal blocks.

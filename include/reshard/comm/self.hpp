@@ -71,9 +71,7 @@ public:
     self_control& control() const { return *control_; }
     std::string describe() const { return "self: one rank, everything inside the call"; }
     void prepare(std::size_t /*bytes*/) const {}
-    owner split(std::size_t colour, std::size_t /*key*/) const {
-        return colour == no_colour ? owner() : owner(*this);
-    }
+    owner split(std::size_t colour, std::size_t /*key*/) const { return colour == no_colour ? owner() : owner(*this); }
 
     template <Transferable Type>
     void all_gather(std::type_identity_t<std::span<const Type>> in, std::span<Type> out, stream_ref stream,

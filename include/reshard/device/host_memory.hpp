@@ -29,7 +29,8 @@ public:
         __atomic_fetch_add(&account_->held, size_, __ATOMIC_RELAXED);
     }
     host_memory(host_memory&& other) noexcept
-        : account_(std::move(other.account_)), data_(std::exchange(other.data_, nullptr)),
+        : account_(std::move(other.account_)),
+          data_(std::exchange(other.data_, nullptr)),
           size_(std::exchange(other.size_, 0)) {}
     host_memory& operator=(host_memory other) noexcept {
         std::swap(account_, other.account_);

@@ -14,7 +14,6 @@
 #include <exception>
 #include <new>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -28,8 +27,9 @@ class host_worker;
 
 /// Microseconds on a clock that only goes forward.
 inline std::uint64_t now_us() {
-    const auto since = std::chrono::steady_clock::now().time_since_epoch();
-    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(since).count());
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000 + static_cast<std::uint64_t>(now.tv_nsec) / 1000;
 }
 inline constexpr std::uint64_t never_us = static_cast<std::uint64_t>(-1);
 
@@ -154,7 +154,8 @@ template <HostCommand Command>
 constexpr command_kind make_command_kind() {
     command_kind kind{[](void* at) { return (*static_cast<Command*>(at))(); },
                       [](void* at) { static_cast<Command*>(at)->~Command(); }, nullptr, nullptr};
-    if constexpr (WaitsForPeers<Command>) kind.late = [](const void* at) { return static_cast<const Command*>(at)->late(); };
+    if constexpr (WaitsForPeers<Command>)
+        kind.late = [](const void* at) { return static_cast<const Command*>(at)->late(); };
     if constexpr (Abandonable<Command>) kind.abandon = [](void* at) { return static_cast<Command*>(at)->abandon(); };
     return kind;
 }
@@ -200,7 +201,8 @@ private:
     template <class Command, class Make>
     void place(Make&& make) {
         static_assert(HostCommand<Command>);
-        static_assert(sizeof(Command) <= command_bytes, "a command has at most 112 bytes: capture a pointer to the rest");
+        static_assert(sizeof(Command) <= command_bytes,
+                      "a command has at most 112 bytes: capture a pointer to the rest");
         static_assert(alignof(Command) <= 16, "a command is aligned to 16 bytes at most");
         const std::uint64_t number = posted_.load(std::memory_order_relaxed) + 1;
         slot& here = slot_of(number);

@@ -4,6 +4,7 @@
 #include "../core/shared.hpp"
 #include "host_memory.hpp"
 #include "host_stream.hpp"
+#include "host_thread.hpp"
 #include "rank_hub.hpp"
 #include "stream_server.hpp"
 
@@ -90,7 +91,7 @@ private:
     host_stream* caller_stream_ = nullptr;  // for issue() without a queue
     std::atomic<int> callers_waiting_{0};
     std::atomic<bool> stopping_{false};
-    std::thread thread_;
+    host_thread thread_;
 };
 
 template <HostCommand Command>
@@ -114,14 +115,14 @@ inline host_worker::host_worker(const worker_options& options, const shared<rank
     : stream_server(options, hub) {
     hub_->joined();
     caller_stream_ = &add_stream("caller");
-    if (options_.mode == worker_mode::threaded) thread_ = std::thread([this] { serve(); });
+    if (options_.mode == worker_mode::threaded) thread_ = host_thread([this] { serve(); });
 }
 
 inline void host_worker::end() {
     settle();
     stopping_.store(true);
     hub_->door().ring();
-    if (thread_.joinable()) thread_.join();
+    thread_.join();
     for (host_stream* stream = streams_.exchange(nullptr); stream != nullptr;) {
         delete std::exchange(stream, stream->next_);
     }

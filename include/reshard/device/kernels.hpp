@@ -160,8 +160,8 @@ inline double root(double value) { return __builtin_sqrt(value); }
 inline float root(float value) { return __builtin_sqrtf(value); }
 
 template <Element Master, Element Acc, Element Moment>
-void adamw(const adamw_range& range, const commit_outcome& outcome, Master* master, const Acc* gradient,
-           Moment* first, Moment* second) {
+void adamw(const adamw_range& range, const commit_outcome& outcome, Master* master, const Acc* gradient, Moment* first,
+           Moment* second) {
     using number = arithmetic<Acc>;
     const auto steps = static_cast<double>(outcome.applied);
     const double correction1 = 1 - __builtin_pow(range.beta1, steps);
@@ -183,8 +183,7 @@ void adamw(const adamw_range& range, const commit_outcome& outcome, Master* mast
 }
 
 template <Element Master, Element Acc, Element Moment>
-void sgd(const sgd_range& range, const commit_outcome& outcome, Master* master, const Acc* gradient,
-         Moment* momentum) {
+void sgd(const sgd_range& range, const commit_outcome& outcome, Master* master, const Acc* gradient, Moment* momentum) {
     using number = arithmetic<Acc>;
     const auto rate = static_cast<number>(range.learning_rate), decay = static_cast<number>(range.weight_decay);
     const auto factor = static_cast<number>(outcome.factor), keep = static_cast<number>(range.momentum);
@@ -268,8 +267,8 @@ public:
     /// Judges the votes of all ranks; record r lies at records + r * stride. discarded: all say so. fault: a record
     /// of another step, cleared, saying fault, or unlike the others. overflow: anything non-finite. Else applied, and
     /// norm = root of the sum in rank order * gradient_scale, factor = gradient_scale * min(1, clip_norm / norm).
-    void decide(const std::byte* records, std::size_t stride, std::size_t ranks, std::uint64_t step,
-                commit_terms terms, commit_outcome* outcome, const auto& stream) const {
+    void decide(const std::byte* records, std::size_t stride, std::size_t ranks, std::uint64_t step, commit_terms terms,
+                commit_outcome* outcome, const auto& stream) const {
         launch(stream, [=] { kernels::decide(records, stride, ranks, step, terms, *outcome); });
     }
 

@@ -93,9 +93,13 @@ inline bool stream_server::visit_stream(host_stream& stream) {
         }
         work_queued_ = true;
         switch (step_head(stream, number)) {
-            case visit::stuck: return moved;
-            case visit::moved: stream.stuck_since_us_ = never_us; return true;
-            case visit::done: moved = true;
+        case visit::stuck:
+            return moved;
+        case visit::moved:
+            stream.stuck_since_us_ = never_us;
+            return true;
+        case visit::done:
+            moved = true;
         }
     }
     return true;

@@ -173,7 +173,8 @@ public:
     /// Where every rank holds whole masters (no_shard): all take rank `root`'s. Elsewhere nothing is held twice.
     void synchronize_weights(std::size_t root = 0) {
         if (root >= ranks()) {
-            throw argument_error("E-ARGUMENT-10", text("synchronize_weights(): rank ", root, " of ", ranks()));
+            throw argument_error("E-ARGUMENT-10", text("synchronize_weights(): rank ", root, " of ", ranks(),
+                                                       "; ranks are numbered from 0"));
         }
         auto writing = write_weights();
         detail::broadcast_masters(state_, root);

@@ -1,4 +1,4 @@
-#include <reshard/reshard.hpp>
 #include <reshard/comm/threads.hpp>
+#include <reshard/reshard.hpp>
 
 // snippet

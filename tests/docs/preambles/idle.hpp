@@ -1,5 +1,5 @@
-#include <reshard/reshard.hpp>
 #include <reshard/comm/idle.hpp>
+#include <reshard/reshard.hpp>
 
 void example() {
     [[maybe_unused]] idle_communicator world{2};

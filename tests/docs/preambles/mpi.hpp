@@ -1,5 +1,5 @@
-#include <reshard/reshard.hpp>
 #include <reshard/comm/mpi.hpp>
+#include <reshard/reshard.hpp>
 
 void example() {
     [[maybe_unused]] int rank = 0;

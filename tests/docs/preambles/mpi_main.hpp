@@ -1,5 +1,5 @@
-#include <reshard/reshard.hpp>
 #include <reshard/comm/mpi.hpp>
+#include <reshard/reshard.hpp>
 
 template <class World>
 void train(World world) {

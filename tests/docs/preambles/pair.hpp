@@ -1,5 +1,5 @@
-#include <reshard/reshard.hpp>
 #include <reshard/comm/idle.hpp>
+#include <reshard/reshard.hpp>
 
 void example() {
     sharded_model<policy<full_shard>, idle_communicator> model{idle_communicator{2}};

@@ -1,5 +1,5 @@
-#include <reshard/reshard.hpp>
 #include <reshard/comm/threads.hpp>
+#include <reshard/reshard.hpp>
 
 #include <cstdio>
 

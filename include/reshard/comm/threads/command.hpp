@@ -40,13 +40,20 @@ public:
 
     visit operator()() {
         switch (stage_) {
-            case stage::turn: return take_turn();
-            case stage::arrival: return meet();
-            case stage::pull: return pull() ? pulled() : visit::moved;
-            case stage::summed: return past_sums();
-            case stage::pull_sums: return pull_sums() ? next(meeting().finished, stage::departure) : visit::moved;
-            case stage::departure: return depart();
-            case stage::ended: break;
+        case stage::turn:
+            return take_turn();
+        case stage::arrival:
+            return meet();
+        case stage::pull:
+            return pull() ? pulled() : visit::moved;
+        case stage::summed:
+            return past_sums();
+        case stage::pull_sums:
+            return pull_sums() ? next(meeting().finished, stage::departure) : visit::moved;
+        case stage::departure:
+            return depart();
+        case stage::ended:
+            break;
         }
         return visit::done;
     }
@@ -127,14 +134,18 @@ private:
     /// The first pull; true when there is nothing left to do.
     bool pull() {
         switch (call_.kind) {
-            case operation::all_gather: return pull_blocks();
-            case operation::reduce_scatter: return sum_block(rank_ * call_.count, call_.count, call_.out);
-            case operation::all_reduce: {
-                const auto [begin, count] = part_of(rank_);
-                return sum_block(begin, count, call_.out + begin * call_.element_bytes);
-            }
-            case operation::broadcast: return pull_from(call_.root, 0, call_.count, 0);
-            case operation::barrier: break;
+        case operation::all_gather:
+            return pull_blocks();
+        case operation::reduce_scatter:
+            return sum_block(rank_ * call_.count, call_.count, call_.out);
+        case operation::all_reduce: {
+            const auto [begin, count] = part_of(rank_);
+            return sum_block(begin, count, call_.out + begin * call_.element_bytes);
+        }
+        case operation::broadcast:
+            return pull_from(call_.root, 0, call_.count, 0);
+        case operation::barrier:
+            break;
         }
         return true;
     }

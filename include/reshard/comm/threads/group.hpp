@@ -29,7 +29,8 @@ struct call {
     label name;
 
     bool fits(const call& other) const {
-        return kind == other.kind && std::string_view(element) == other.element && count == other.count && root == other.root;
+        return kind == other.kind && std::string_view(element) == other.element && count == other.count &&
+               root == other.root;
     }
     std::string described() const {
         std::string what = name_of(kind);
@@ -58,8 +59,14 @@ struct alignas(64) standing {
 class group {
 public:
     group(team& whole, std::vector<std::size_t> members)
-        : team_(whole), members_(std::move(members)), meetings_{meeting(size()), meeting(size())}, standings_(size()),
-          colours(size()), keys(size()), split_off(size()), on_host_(whole, members_) {
+        : team_(whole),
+          members_(std::move(members)),
+          meetings_{meeting(size()), meeting(size())},
+          standings_(size()),
+          colours(size()),
+          keys(size()),
+          split_off(size()),
+          on_host_(whole, members_) {
         for (standing& each : standings_) each.parts.resize(size());
     }
 
@@ -106,7 +113,8 @@ public:
             if (issued >= number && done + 1 >= number) continue;  // has arrived, or is about to
             behind.push_back(members_[r]);
             const std::string last =
-                issued == 0 ? std::string() : text(", the last is ", words({their.last_what.load(), their.last_unit.load()}));
+                issued == 0 ? std::string()
+                            : text(", the last is ", words({their.last_what.load(), their.last_unit.load()}));
             states += text("; rank ", members_[r], team_.ended(members_[r]) ? " has ended: it" : "", " has issued ",
                            issued, " operations and finished ", done, last);
         }

@@ -91,7 +91,10 @@ namespace threads {
 class rank_state final : private worker_backend {
 public:
     rank_state(team& whole, group_list& all_groups, std::size_t own_rank)
-        : rank(own_rank), groups(all_groups), team_(whole), control(whole, all_groups, own_rank, worker),
+        : rank(own_rank),
+          groups(all_groups),
+          team_(whole),
+          control(whole, all_groups, own_rank, worker),
           worker(options(), whole.hub(own_rank)) {}
 
     const std::size_t rank;
@@ -163,7 +166,7 @@ void run_rank(team& team, group_list& groups, std::size_t rank, const Function& 
 
 template <class Function>
 void run_ranks(team& team, group_list& groups, const Function& function) {
-    std::vector<std::thread> threads;
+    std::vector<host_thread> threads;
     threads.reserve(team.size());
     try {
         while (threads.size() < team.size()) {
@@ -173,7 +176,7 @@ void run_ranks(team& team, group_list& groups, const Function& function) {
         team.failed(threads.size(), std::current_exception());
         for (std::size_t rank = threads.size(); rank < team.size(); ++rank) team.end(rank);
     }
-    for (std::thread& thread : threads) thread.join();
+    for (host_thread& thread : threads) thread.join();
     if (team.root_cause()) std::rethrow_exception(team.root_cause());
 }
 
