@@ -22,12 +22,12 @@ ARROWS = {
     "adapters": ["core", "layout", "policy", "schedule", "engine", "optim", "comm", "device"],
 }
 # Nothing of these may be reached from the umbrella.
-BACKENDS = r"reshard/(comm/(threads|mpi|nccl)|device/(host_stream|cuda)|checkpoint|adapters)"
+BACKENDS = r"reshard/(comm/(threads|mpi|nccl)|device/(host_stream|host_thread|cuda)|checkpoint|adapters)"
 STANDARD = ("span vector string exception stdexcept type_traits utility cstdint cstddef new initializer_list bit "
             "concepts limits string_view array cstring compare").split()
 CORE_ROOMS = "core layout policy schedule engine optim plan".split()
 CORE_HEADERS = ["comm/self.hpp", "comm/concept.hpp", "device/concept.hpp", "device/immediate.hpp"]
-THREADING = ["atomic", "thread", "mutex", "condition_variable"]
+THREADING = ["atomic", "thread", "mutex", "condition_variable", "pthread.h"]
 MOST_LINES = 350
 
 root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else tap.INCLUDE
