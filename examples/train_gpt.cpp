@@ -1,5 +1,6 @@
 // Trains a small GPT of bytes with parameters, gradients and optimizer state sharded over ranks: plain_gpt.cpp beside it
 // with the library. Layers, loop and numbers are the same.
+#include "gpt/allocations.hpp"
 #include "gpt/launch.hpp"
 #include "gpt/model.hpp"
 #include "gpt/options.hpp"

@@ -1,18 +1,10 @@
-// The table and the report of a sharded run, and the count of allocations.
+// The table and the report of a sharded run.
 #include "traffic.hpp"
 
 #include <array>
 #include <cstdio>
-#include <cstdlib>
-#include <new>
 
 namespace gpt {
-
-namespace {
-thread_local std::size_t allocated = 0;
-}
-
-std::size_t allocations() { return allocated; }
 
 reshard::counter traffic_split::since_last() {
     reshard::counter now = counts_ - last_;
@@ -115,24 +107,3 @@ std::string to_table(const sharding_facts& f) {
 }
 
 }  // namespace gpt
-
-// Every allocation of the program passes here.
-void* operator new(std::size_t bytes) {
-    ++gpt::allocated;
-    if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) {
-        return memory;
-    }
-    throw std::bad_alloc();
-}
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-    ++gpt::allocated;
-    const auto unit = static_cast<std::size_t>(alignment);
-    if (void* memory = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit)) {
-        return memory;
-    }
-    throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }

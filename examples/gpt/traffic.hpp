@@ -13,9 +13,6 @@
 
 namespace gpt {
 
-/// Calls of operator new by this thread so far.
-std::size_t allocations();
-
 /// Splits the counted traffic of a rank into setup, train and evaluate.
 class traffic_split {
 public:

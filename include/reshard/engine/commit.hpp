@@ -231,7 +231,8 @@ template <class State>
     for (std::size_t rank = 0; rank < state.ranks(); ++rank) {
         vote_record vote;
         state.device.download(reinterpret_cast<std::byte*>(&vote),
-                              state.control.data() + layout.vote_offset() + rank * layout.vote_bytes(), sizeof(vote));
+                              state.control.data() + layout.vote_offset() + rank * layout.vote_bytes(),
+                              sizeof(vote));
         says.push_back(vote.says);
     }
     throw disagreement_error("E-AGREE-2", text("step ", state.step, " was not applied on any rank: the ranks' votes are ",

@@ -26,7 +26,7 @@ template <class DeviceType>
 struct arena {
     typename DeviceType::memory memory;
     std::size_t bytes = 0;
-    std::byte* data() const { return bytes == 0 ? nullptr : memory.data(); }
+    std::byte* data() const { return memory.data(); }
 };
 
 /// Where a model stands between build and end.

@@ -1,0 +1,10 @@
+// How often this thread has called operator new.
+#pragma once
+
+#include <cstddef>
+
+namespace gpt {
+
+std::size_t allocations();
+
+}  // namespace gpt

@@ -1,0 +1,250 @@
+// The engine over MPI, at every thread level, beside an application that goes on with messages of its own.
+#include <doctest/doctest.h>
+
+#include <reshard/comm/mpi.hpp>
+
+#include <string>
+#include <vector>
+
+#include "support/by_hand.hpp"
+
+namespace {
+
+using namespace toy;
+using reshard::mpi_communicator;
+using reshard::mpi_options;
+using reshard::mpi_session;
+using reshard::operation;
+using reshard::worker_mode;
+using policy_type = runtime_policy<>;
+using trainer_type = trainer<policy_type, counted<mpi_communicator>>;
+using hand = by_hand<policy_type, mpi_communicator>;
+
+/// The application's own messages, on a communicator of its own: a sum over all ranks and a ring of sends. How it may
+/// send depends on what the session was told.
+class application {
+public:
+    explicit application(mpi_session& session) : session_(session) { MPI_Comm_dup(MPI_COMM_WORLD, &comm_); }
+    ~application() { MPI_Comm_free(&comm_); }
+    application(const application&) = delete;
+    application& operator=(const application&) = delete;
+
+    /// As always in MPI programs: calls that block.
+    void blocking() {
+        const int mine = next();
+        int total = 0;
+        MPI_Allreduce(&mine, &total, 1, MPI_INT, MPI_SUM, comm_);
+        int token = mine;
+        if (size() > 1) {  // even ranks send first
+            if (rank() % 2 == 0) MPI_Send(&mine, 1, MPI_INT, right(), 5, comm_);
+            MPI_Recv(&token, 1, MPI_INT, left(), 5, comm_, MPI_STATUS_IGNORE);
+            if (rank() % 2 == 1) MPI_Send(&mine, 1, MPI_INT, right(), 5, comm_);
+        }
+        judge(total, token);
+    }
+    /// Where nothing may block: the session goes on in between.
+    void in_turns() {
+        const int mine = next();
+        int total = 0, token = mine;
+        MPI_Request requests[3];
+        MPI_Iallreduce(&mine, &total, 1, MPI_INT, MPI_SUM, comm_, &requests[0]);
+        MPI_Irecv(&token, 1, MPI_INT, left(), 5, comm_, &requests[1]);
+        MPI_Isend(&mine, 1, MPI_INT, right(), 5, comm_, &requests[2]);
+        for (int done = 0; done == 0; session_.progress()) MPI_Testall(3, requests, &done, MPI_STATUSES_IGNORE);
+        judge(total, token);
+    }
+    /// Where the application promised to make no MPI calls: through the session.
+    void through_the_session() {
+        const int mine = next();
+        int token = mine;
+        if (size() > 1) {
+            const auto to = static_cast<std::size_t>(right()), from = static_cast<std::size_t>(left());
+            if (rank() % 2 == 0) session_.send(std::span(&mine, 1), to, 5);
+            session_.receive(std::span(&token, 1), from, 5);
+            if (rank() % 2 == 1) session_.send(std::span(&mine, 1), to, 5);
+        }
+        judge(size() * (calls_ * 100) + size() * (size() - 1) / 2, token);
+    }
+
+    int calls() const { return calls_; }
+    int wrong() const { return wrong_; }
+
+private:
+    int rank() const { return static_cast<int>(session_.rank()); }
+    int size() const { return static_cast<int>(session_.size()); }
+    int left() const { return (rank() + size() - 1) % size(); }
+    int right() const { return (rank() + 1) % size(); }
+    int next() { return ++calls_ * 100 + rank(); }
+    void judge(int total, int token) {
+        wrong_ += total != size() * calls_ * 100 + size() * (size() - 1) / 2;
+        wrong_ += token != calls_ * 100 + left();
+    }
+
+    mpi_session& session_;
+    MPI_Comm comm_ = MPI_COMM_NULL;
+    int calls_ = 0, wrong_ = 0;
+};
+
+/// Losses of plain loops: whole numbers, so that every order of summation gives the same bits.
+std::vector<double> losses_by_hand(const oracle::net& net, std::size_t steps) {
+    oracle::trainer<float> plain(net);
+    std::vector<double> out;
+    for (std::size_t s = 0; s < steps; ++s) {
+        out.push_back(plain.run(s, 0, net.batch, 1));
+        plain.sgd({});
+    }
+    return out;
+}
+
+bool same(const reshard::traffic& measured, reshard::operation_count predicted) {
+    return measured.calls == predicted.calls && measured.bytes == predicted.bytes;
+}
+
+/// All that was counted, of the whole group.
+std::size_t counted_bytes(const counter& counts) {
+    std::size_t bytes = 0;
+    for (const auto& each : counts.groups[0].by_operation) bytes += each.bytes;
+    return bytes;
+}
+
+struct small_net : oracle::net {
+    small_net() {
+        widths = {5, 4, 3, 4};
+        whole = true;
+        batch = 48;
+    }
+};
+
+constexpr std::size_t steps = 2, microbatches = 2;
+
+/// Trains under one policy, with the application's messages at every point of the steps.
+void train_beside(mpi_session& session, const policy_type& policy, void (application::*messages)()) {
+    const small_net net;
+    const mpi_communicator world = session.world();
+    application own(session);
+    counter counts;
+    trainer_options options;
+    options.sgd = true;
+    options.averaged = false;
+    const std::size_t sent_before = world.sent_bytes();
+    reshard::model_report report;
+    std::vector<double> losses;
+    {
+        trainer_type one(net, {world, counts}, policy, options);
+        one.at_point = [&](const char*) { (own.*messages)(); };
+        for (std::size_t s = 0; s < steps; ++s) one.train(microbatches);
+        one.model.outcome();
+        report = one.model.report();
+        losses = one.losses;
+    }
+    // 4 points around the step, 3 a forward and a backward of each of three units
+    CHECK(own.calls() == static_cast<int>(steps * (4 + microbatches * 3 * 6)));
+    CHECK(own.wrong() == 0);
+
+    reshard::operation_count gathers = report.predicted_setup.all_gather;
+    gathers += report.predicted_steps.all_gather;
+    CHECK(same(counts.of("whole", operation::all_gather), gathers));
+    CHECK(same(counts.of("whole", operation::reduce_scatter), report.predicted_steps.reduce_scatter));
+    CHECK(same(counts.of("whole", operation::all_reduce), report.predicted_steps.all_reduce));
+    CHECK(world.sent_bytes() - sent_before == counted_bytes(counts));
+    CHECK((world.size() == 1) == (counted_bytes(counts) == 0));
+
+    const auto right = losses_by_hand(net, steps);
+    for (std::size_t s = 0; s < steps; ++s) {
+        double total = 0;
+        MPI_Allreduce(&losses[s], &total, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        CHECK(total == right[s]);
+    }
+}
+
+void train_beside_under_every_strategy(const mpi_options& options, void (application::*messages)()) {
+    mpi_session session = mpi_session::adopt(MPI_COMM_WORLD, options);
+    for (const char* strategy : strategies) {
+        for (const char* reshard : {"reshard_always", "keep_last:1"}) {
+            CAPTURE(named(strategy, reshard, false, session.size(), microbatches));
+            train_beside(session, parse_policy(strategy, reshard), messages);
+        }
+    }
+}
+
+int thread_level() {
+    int level = 0;
+    MPI_Query_thread(&level);
+    return level;
+}
+
+/// What `body` throws, in words.
+template <class Body>
+std::string thrown_by(Body body) {
+    try {
+        body();
+    } catch (const reshard::error& known) {
+        return known.what();
+    }
+    return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("mpi engine: the application's own blocking messages in every phase of a step") {
+    train_beside_under_every_strategy({}, &application::blocking);
+    const mpi_session session = mpi_session::adopt(MPI_COMM_WORLD);
+    CHECK(session.mode() == (thread_level() == MPI_THREAD_MULTIPLE ? worker_mode::threaded : worker_mode::at_issue));
+}
+
+TEST_CASE("mpi engine: progress inside waits, the application in turns with it") {
+    mpi_options options;
+    options.pumped = true;
+    train_beside_under_every_strategy(options, &application::in_turns);
+}
+
+TEST_CASE("mpi engine: no MPI calls but through the session") {
+    mpi_options options;
+    options.no_mpi_calls_meanwhile = true;
+    train_beside_under_every_strategy(options, &application::through_the_session);
+}
+
+TEST_SUITE("at least 2 ranks") {
+    TEST_CASE("mpi engine: what differs on one rank is an error on all, and the session goes on") {
+        mpi_session session = mpi_session::adopt(MPI_COMM_WORLD);
+        const mpi_communicator world = session.world();
+        const bool odd = world.rank() == 1;
+        const auto policy = parse_policy("full_shard", "reshard_always");
+
+        std::string words = thrown_by([&] {
+            reshard::model_options options;
+            options.slots.prefetch_depth = odd ? 2 : 1;
+            hand one(world, policy, {5}, 2, 1, options);
+        });
+        CAPTURE(words);
+        CHECK(words.find("[E-AGREE-3]") != std::string::npos);
+        CHECK(words.find("rank 1") != std::string::npos);
+
+        hand one(world, policy, {5});
+        words = thrown_by([&] { one.model.begin_step({.microbatches = odd ? 3u : 2u}); });
+        CHECK(words.find("[E-AGREE-1]") != std::string::npos);
+        CHECK(words.find("3 on rank 1") != std::string::npos);
+
+        one.microbatch(1);
+        one.optimizer.step();
+        CHECK(one.model.outcome().applied == 1);
+        for (const float weight : one.weights()) CHECK((std::isnan(weight) || weight == -1.0f));
+    }
+
+    TEST_CASE("mpi engine: reset() says that the job has to end") {
+        mpi_session session = mpi_session::adopt(MPI_COMM_WORLD);
+        hand one(session.world(), parse_policy("full_shard", "reshard_always"), {5});
+        one.microbatch(1);
+        one.optimizer.step();
+        const std::string words = thrown_by([&] { one.model.reset(); });
+        CHECK(words.find("[E-RESET-1]") != std::string::npos);
+        CHECK(words.find("mpi: ") != std::string::npos);
+    }
+}
+
+TEST_CASE("mpi engine: MPI is the application's own before and after") {
+    { mpi_session session = mpi_session::adopt(MPI_COMM_WORLD); }
+    int ended = 1;
+    MPI_Finalized(&ended);
+    CHECK(ended == 0);
+}
