@@ -21,68 +21,70 @@ using trainer_type = trainer<policy_type, counted<mpi_communicator>>;
 using hand = by_hand<policy_type, mpi_communicator>;
 
 /// The application's own messages, on a communicator of its own: a sum over all ranks and a ring of sends. How it may
-/// send depends on what the session was told.
+/// send depends on what the session was told. Made before the session, ends behind it.
 class application {
 public:
-    explicit application(mpi_session& session) : session_(session) { MPI_Comm_dup(MPI_COMM_WORLD, &comm_); }
+    application() {
+        MPI_Comm_dup(MPI_COMM_WORLD, &comm_);
+        MPI_Comm_rank(comm_, &rank_);
+        MPI_Comm_size(comm_, &size_);
+    }
     ~application() { MPI_Comm_free(&comm_); }
     application(const application&) = delete;
     application& operator=(const application&) = delete;
 
     /// As always in MPI programs: calls that block.
-    void blocking() {
+    void blocking(mpi_session&) {
         const int mine = next();
         int total = 0;
         MPI_Allreduce(&mine, &total, 1, MPI_INT, MPI_SUM, comm_);
         int token = mine;
-        if (size() > 1) {  // even ranks send first
-            if (rank() % 2 == 0) MPI_Send(&mine, 1, MPI_INT, right(), 5, comm_);
+        if (size_ > 1) {  // even ranks send first
+            if (rank_ % 2 == 0) MPI_Send(&mine, 1, MPI_INT, right(), 5, comm_);
             MPI_Recv(&token, 1, MPI_INT, left(), 5, comm_, MPI_STATUS_IGNORE);
-            if (rank() % 2 == 1) MPI_Send(&mine, 1, MPI_INT, right(), 5, comm_);
+            if (rank_ % 2 == 1) MPI_Send(&mine, 1, MPI_INT, right(), 5, comm_);
         }
         judge(total, token);
     }
     /// Where nothing may block: the session goes on in between.
-    void in_turns() {
+    void in_turns(mpi_session& session) {
         const int mine = next();
         int total = 0, token = mine;
         MPI_Request requests[3];
         MPI_Iallreduce(&mine, &total, 1, MPI_INT, MPI_SUM, comm_, &requests[0]);
         MPI_Irecv(&token, 1, MPI_INT, left(), 5, comm_, &requests[1]);
         MPI_Isend(&mine, 1, MPI_INT, right(), 5, comm_, &requests[2]);
-        for (int done = 0; done == 0; session_.progress()) MPI_Testall(3, requests, &done, MPI_STATUSES_IGNORE);
+        for (int done = 0; done == 0; session.progress()) MPI_Testall(3, requests, &done, MPI_STATUSES_IGNORE);
         judge(total, token);
     }
     /// Where the application promised to make no MPI calls: through the session.
-    void through_the_session() {
+    void through_the_session(mpi_session& session) {
         const int mine = next();
         int token = mine;
-        if (size() > 1) {
+        if (size_ > 1) {
             const auto to = static_cast<std::size_t>(right()), from = static_cast<std::size_t>(left());
-            if (rank() % 2 == 0) session_.send(std::span(&mine, 1), to, 5);
-            session_.receive(std::span(&token, 1), from, 5);
-            if (rank() % 2 == 1) session_.send(std::span(&mine, 1), to, 5);
+            if (rank_ % 2 == 0) session.send(std::span(&mine, 1), to, 5);
+            session.receive(std::span(&token, 1), from, 5);
+            if (rank_ % 2 == 1) session.send(std::span(&mine, 1), to, 5);
         }
-        judge(size() * (calls_ * 100) + size() * (size() - 1) / 2, token);
+        judge(expected_total(), token);  // no sum here: the session has messages only
     }
 
     int calls() const { return calls_; }
     int wrong() const { return wrong_; }
 
 private:
-    int rank() const { return static_cast<int>(session_.rank()); }
-    int size() const { return static_cast<int>(session_.size()); }
-    int left() const { return (rank() + size() - 1) % size(); }
-    int right() const { return (rank() + 1) % size(); }
-    int next() { return ++calls_ * 100 + rank(); }
+    int left() const { return (rank_ + size_ - 1) % size_; }
+    int right() const { return (rank_ + 1) % size_; }
+    int next() { return ++calls_ * 100 + rank_; }
+    int expected_total() const { return size_ * calls_ * 100 + size_ * (size_ - 1) / 2; }
     void judge(int total, int token) {
-        wrong_ += total != size() * calls_ * 100 + size() * (size() - 1) / 2;
+        wrong_ += total != expected_total();
         wrong_ += token != calls_ * 100 + left();
     }
 
-    mpi_session& session_;
     MPI_Comm comm_ = MPI_COMM_NULL;
-    int calls_ = 0, wrong_ = 0;
+    int rank_ = 0, size_ = 1, calls_ = 0, wrong_ = 0;
 };
 
 /// Losses of plain loops: whole numbers, so that every order of summation gives the same bits.
@@ -117,30 +119,25 @@ struct small_net : oracle::net {
 
 constexpr std::size_t steps = 2, microbatches = 2;
 
-/// Trains under one policy, with the application's messages at every point of the steps.
-void train_beside(mpi_session& session, const policy_type& policy, void (application::*messages)()) {
-    const small_net net;
+using messages = void (application::*)(mpi_session&);
+
+/// Trains under one policy, with the application's messages at every point of the steps; returns this rank's losses.
+std::vector<double> train_beside(mpi_session& session, application& own, const policy_type& policy, messages send) {
     const mpi_communicator world = session.world();
-    application own(session);
     counter counts;
     trainer_options options;
     options.sgd = true;
     options.averaged = false;
     const std::size_t sent_before = world.sent_bytes();
-    reshard::model_report report;
-    std::vector<double> losses;
-    {
-        trainer_type one(net, {world, counts}, policy, options);
-        one.at_point = [&](const char*) { (own.*messages)(); };
-        for (std::size_t s = 0; s < steps; ++s) one.train(microbatches);
-        one.model.outcome();
-        report = one.model.report();
-        losses = one.losses;
-    }
-    // 4 points around the step, 3 a forward and a backward of each of three units
-    CHECK(own.calls() == static_cast<int>(steps * (4 + microbatches * 3 * 6)));
-    CHECK(own.wrong() == 0);
+    const int calls_before = own.calls();
+    trainer_type one(small_net(), {world, counts}, policy, options);
+    one.at_point = [&](const char*) { (own.*send)(session); };
+    for (std::size_t s = 0; s < steps; ++s) one.train(microbatches);
+    world.barrier(world.device().caller());  // refreshes behind the last step are through too
+    // 4 points around the step, 3 in a forward and in a backward of each of three units
+    CHECK(own.calls() - calls_before == static_cast<int>(steps * (4 + microbatches * 3 * 6)));
 
+    const reshard::model_report report = one.model.report();
     reshard::operation_count gathers = report.predicted_setup.all_gather;
     gathers += report.predicted_steps.all_gather;
     CHECK(same(counts.of("whole", operation::all_gather), gathers));
@@ -148,22 +145,26 @@ void train_beside(mpi_session& session, const policy_type& policy, void (applica
     CHECK(same(counts.of("whole", operation::all_reduce), report.predicted_steps.all_reduce));
     CHECK(world.sent_bytes() - sent_before == counted_bytes(counts));
     CHECK((world.size() == 1) == (counted_bytes(counts) == 0));
-
-    const auto right = losses_by_hand(net, steps);
-    for (std::size_t s = 0; s < steps; ++s) {
-        double total = 0;
-        MPI_Allreduce(&losses[s], &total, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-        CHECK(total == right[s]);
-    }
+    return {one.losses.begin(), one.losses.begin() + steps};
 }
 
-void train_beside_under_every_strategy(const mpi_options& options, void (application::*messages)()) {
-    mpi_session session = mpi_session::adopt(MPI_COMM_WORLD, options);
-    for (const char* strategy : strategies) {
-        for (const char* reshard : {"reshard_always", "keep_last:1"}) {
-            CAPTURE(named(strategy, reshard, false, session.size(), microbatches));
-            train_beside(session, parse_policy(strategy, reshard), messages);
+void train_beside_under_every_strategy(const mpi_options& options, messages send) {
+    application own;
+    std::vector<std::vector<double>> losses;
+    {
+        mpi_session session = mpi_session::adopt(MPI_COMM_WORLD, options);
+        for (const char* strategy : strategies) {
+            for (const char* reshard : {"reshard_always", "keep_last:1"}) {
+                CAPTURE(named(strategy, reshard, false, session.size(), microbatches));
+                losses.push_back(train_beside(session, own, parse_policy(strategy, reshard), send));
+            }
         }
+    }
+    CHECK(own.wrong() == 0);
+    const auto right = losses_by_hand(small_net(), steps);
+    for (auto& each : losses) {
+        MPI_Allreduce(MPI_IN_PLACE, each.data(), static_cast<int>(steps), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+        CHECK(each == right);
     }
 }
 

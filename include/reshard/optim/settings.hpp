@@ -1,4 +1,4 @@
-// What optimizers share: optional numbers, parameter groups, tables of ranges.
+// What optimizers share: optional numbers, parameter groups and the ranges they have on this rank.
 #pragma once
 
 #include <cstddef>
@@ -76,37 +76,6 @@ std::vector<group_range> group_ranges(State& state, const std::vector<std::strin
     }
     return ranges;
 }
-
-/// Tables of a few steps, since a device may still read the last ones; one is written again when its step is over.
-template <class Range, class DeviceType>
-class range_tables {
-public:
-    static constexpr std::size_t copies = 4;
-
-    bool empty() const { return tables_[0].empty(); }
-    void fill(const std::vector<group_range>& ranges, const DeviceType& device) {
-        for (std::size_t k = 0; k < copies; ++k) {
-            tables_[k].resize(ranges.size());
-            read_[k] = device.make_event();
-            for (std::size_t r = 0; r < ranges.size(); ++r) {
-                tables_[k][r].begin = ranges[r].begin;
-                tables_[k][r].count = ranges[r].count;
-            }
-        }
-    }
-    std::vector<Range>& next(const DeviceType& device) {
-        now_ = (now_ + 1) % copies;
-        device.synchronize(read_[now_]);
-        return tables_[now_];
-    }
-    const std::vector<Range>& now() const { return tables_[now_]; }
-    void mark_read(const DeviceType& device, typename DeviceType::stream_ref stream) { device.record(read_[now_], stream); }
-
-private:
-    std::vector<Range> tables_[copies];
-    typename DeviceType::event read_[copies] = {};
-    std::size_t now_ = 0;
-};
 
 }  // namespace detail
 }  // namespace v0

@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "../engine/model.hpp"
-#include "settings.hpp"
+#include "arena_optimizer.hpp"
 
 namespace reshard {
 inline namespace v0 {
@@ -41,47 +40,20 @@ struct sgd_step {
 /// Stochastic gradient descent as in PyTorch: decay is added to the gradient, momentum starts as the first gradient.
 /// Make it before the model is built; it must live as long as the model takes steps.
 template <class Model>
-class sgd {
+class sgd : public detail::arena_optimizer<sgd<Model>, Model, sgd_range, sgd_options, sgd_step> {
+    using base = detail::arena_optimizer<sgd<Model>, Model, sgd_range, sgd_options, sgd_step>;
     using State = typename Model::state_type;
+    friend base;
 
 public:
-    explicit sgd(Model& model, sgd_options options = {})
-        : model_(model),
-          options_(std::move(options)),
-          with_momentum_(options_.momentum != 0) {
-        if (with_momentum_) momentum_ = model.add_state("momentum");
-        for (const named_sgd_group& group : options_.groups) names_.push_back(group.name);
-        check(numbers_of(options_, {}, {}));
-        for (const named_sgd_group& group : options_.groups) check(numbers_of(options_, {}, group.numbers));
-    }
-    ~sgd() { device_.settle(compute_); }  // which may still read the tables
-    sgd(const sgd&) = delete;
-    sgd& operator=(const sgd&) = delete;
-
-    /// Ends the step: one commit, then the update if all ranks voted for it and every gradient is finite; model.outcome()
-    /// tells. Throws argument_error before anything is sent.
-    void step(const sgd_step& now = {}) {
-        State& state = model_.internals();
-        detail::require_step_through(state, "step()");
-        if (tables_.empty()) {
-            ranges_ = detail::group_ranges(state, names_, "sgd");
-            tables_.fill(ranges_, state.device);
-        }
-        groups_.clear();
-        groups_.push_back(numbers_of(options_, now, {}));
-        for (const named_sgd_group& group : options_.groups) groups_.push_back(numbers_of(options_, now, group.numbers));
-        for (const sgd_range& group : groups_) check(group);
-        std::vector<sgd_range>& table = tables_.next(state.device);
-        for (std::size_t r = 0; r < ranges_.size(); ++r) {
-            sgd_range row = groups_[ranges_[r].group];
-            row.begin = ranges_[r].begin;
-            row.count = ranges_[r].count;
-            table[r] = row;
-        }
-        model_.step({now.gradient_scale, now.clip_norm, 0}, {&sgd::update, this});
+    explicit sgd(Model& model, sgd_options options = {}) : base(model, std::move(options)) {
+        if (base::options().momentum != 0) momentum_ = model.add_state("momentum");
     }
 
 private:
+    static constexpr const char* name = "sgd";
+
+    static commit_options terms_of(const sgd_step& now) { return {now.gradient_scale, now.clip_norm, 0}; }
     static sgd_range numbers_of(const sgd_options& options, const sgd_step& now, const sgd_group& group) {
         return {0, 0,
                 now.learning_rate.or_else(options.learning_rate) * group.learning_rate_scale.or_else(1),
@@ -90,38 +62,28 @@ private:
                 group.weight_decay.or_else(now.weight_decay.or_else(options.weight_decay)),
                 options.nesterov};
     }
-    static void check(const sgd_range& numbers) {
+    static void check(const sgd_options& options, const sgd_range& numbers) {
         constexpr double any = 1e308;
         detail::require_number("sgd", "learning_rate", numbers.learning_rate, 0, any);
         detail::require_number("sgd", "momentum", numbers.momentum, 0, any);
         detail::require_number("sgd", "dampening", numbers.dampening, 0, any);
         detail::require_number("sgd", "weight_decay", numbers.weight_decay, 0, any);
+        if (numbers.momentum != 0 && options.momentum == 0) {
+            throw argument_error("E-OPTIM-4", text("sgd: momentum ", numbers.momentum, " in a step, but the optimizer was made "
+                                                   "with momentum 0 and has no state for it; give sgd_options a momentum"));
+        }
     }
-
-    /// Runs between vote and the next use of the weights. One kernel: it is enqueued, or this throws.
-    static void update(void* self) { static_cast<sgd*>(self)->enqueue_update(); }
-    void enqueue_update() {
+    void enqueue(State& state, const sgd_range* table, std::size_t size) {
         using moment_type = typename State::moment_type;
-        State& state = model_.internals();
-        const auto& table = tables_.now();
-        auto* momentum = with_momentum_ ? reinterpret_cast<moment_type*>(state.moments[momentum_.index].data()) : nullptr;
-        state.device.sgd(table.data(), table.size(), state.outcome(),
-                           reinterpret_cast<typename State::master_type*>(state.masters.data()),
-                           reinterpret_cast<const typename State::accumulate_type*>(state.gradients.data()),
-                           momentum, state.compute);
-        tables_.mark_read(state.device, state.compute);
+        moment_type* momentum = nullptr;
+        if (base::options().momentum != 0) momentum = reinterpret_cast<moment_type*>(state.moments[momentum_.index].data());
+        state.device.sgd(table, size, state.outcome(),
+                         reinterpret_cast<typename State::master_type*>(state.masters.data()),
+                         reinterpret_cast<const typename State::accumulate_type*>(state.gradients.data()), momentum,
+                         state.compute);
     }
 
-    Model& model_;
-    typename State::device_type device_ = model_.internals().device;
-    typename State::stream_ref compute_ = model_.internals().compute;
-    sgd_options options_;
-    bool with_momentum_;
     state_handle momentum_;
-    std::vector<std::string> names_;
-    std::vector<detail::group_range> ranges_;
-    std::vector<sgd_range> groups_;
-    detail::range_tables<sgd_range, typename State::device_type> tables_;
 };
 
 }  // namespace v0
