@@ -1,7 +1,9 @@
 // Ranks that were started or called differently: every one of them hears it, with the numbers.
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <initializer_list>
+#include <thread>
 
 #include "support/by_hand.hpp"
 
@@ -100,6 +102,43 @@ TEST_CASE("after a refused begin_step the model goes on") {
         CHECK(one.model.steps() == 1);
         weights[world.rank()] = one.weights();
     });
+    CHECK(all_are(weights, -1));
+}
+
+TEST_CASE("where compute is a queue the difference is found later, and reset() mends it") {
+    std::vector<std::vector<float>> weights(2);
+    std::vector<std::string> words(2);
+    run_threads(2, [&](threads_communicator world) {
+        reshard::host_worker side({reshard::worker_mode::threaded, 60, world.rank(), nullptr, nullptr},
+                                  world.device().worker());
+        const auto compute = reshard::host_device(side).make_stream("compute");
+        hand one(world, parse_policy("full_shard", "reshard_always"), {5}, 1, 1, {}, compute);
+        const auto pass = [&] {
+            { auto scope = one.list[0]->forward(); }
+            auto scope = one.list[0]->backward();
+            const auto gradient = scope.gradient(one.w);
+            world.device().launch(compute, [gradient] {
+                for (float& each : gradient) each += 1;
+            });
+        };
+        try {
+            one.model.begin_step({.microbatches = 1 + world.rank()});
+            pass();
+            std::this_thread::sleep_for(std::chrono::milliseconds(100));
+            one.optimizer.step();
+        } catch (const reshard::error& known) {
+            words[world.rank()] = known.what();
+        }
+        one.model.reset();
+        pass();
+        one.optimizer.step();
+        CHECK(one.model.outcome().applied == 1);
+        weights[world.rank()] = one.weights();
+    });
+    for (const std::string& each : words) {
+        CAPTURE(each);
+        CHECK(each.find("ranks differ in the number of microbatches: 1 on rank 0 and 2 on rank 1") != std::string::npos);
+    }
     CHECK(all_are(weights, -1));
 }
 

@@ -93,8 +93,6 @@ using model = sharded_model<policy<>, self_communicator>;
 static_assert(sizeof(model::unit) == 320);
 static_assert(sizeof(model::unit::forward_scope) == 32);
 static_assert(sizeof(model::unit::backward_scope) == 32);
-static_assert(sizeof(adamw<model>) == 288);
-static_assert(sizeof(sgd<model>) == 288);
 static_assert(sizeof(adamw_step) == 104);
 static_assert(sizeof(sgd_step) == 80);
 

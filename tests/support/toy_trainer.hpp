@@ -12,6 +12,7 @@
 #include <bit>
 #include <cmath>
 #include <cstddef>
+#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -48,6 +49,13 @@ inline std::string named(const std::string& strategy, const std::string& reshard
                          std::size_t microbatches) {
     return strategy + " + " + reshard + (once ? ", once, " : ", ") + std::to_string(ranks) + " ranks, " +
            std::to_string(microbatches) + " microbatches";
+}
+
+/// Under a sanitizer everything takes ten times as long: long lists of cases are thinned out.
+inline bool sanitized() { return std::getenv("RESHARD_TEST_SANITIZED") != nullptr; }
+inline std::vector<std::size_t> thinned(std::vector<std::size_t> counts) {
+    if (sanitized() && counts.size() > 2) counts = {counts[0], counts[2]};
+    return counts;
 }
 
 /// Numbers of the optimizers as the tests use them.

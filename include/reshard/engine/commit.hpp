@@ -71,11 +71,13 @@ void check_agreement(State& state) {
         if (!differ) return;
         std::vector<std::uint64_t> values;
         for (const agreement_record& one : all) values.push_back(one.*field);
+        const std::string words = text("begin_step: ranks differ in ", what, ": ", spread(values),
+                                       ". All ranks of a data-parallel group take the same steps; a rank that has less "
+                                       "data calls idle_microbatch()");
+        if (!state.device.blocks(state.compute)) poison(state, words);  // the step is under way already
         state.at = stage::between_steps;
         --state.step;
-        throw disagreement_error("E-AGREE-1", text("begin_step: ranks differ in ", what, ": ", spread(values),
-                                                   ". All ranks of a data-parallel group take the same steps; a rank "
-                                                   "that has less data calls idle_microbatch()"));
+        throw disagreement_error("E-AGREE-1", words);
     };
     compare("the number of the step", &agreement_record::step);
     compare("the number of microbatches", &agreement_record::microbatches);
