@@ -249,7 +249,7 @@ struct votes {
     explicit votes(std::uint64_t step, std::uint32_t says = vote_apply) {
         for (std::size_t r = 0; r < 4; ++r) {
             of(r).square_norm = static_cast<double>(r + 1);
-            device.seal(&of(r), says, step, caller);
+            device.seal(&of(r), says, step, 0, caller);
         }
     }
     vote_record& of(std::size_t rank) { return *reinterpret_cast<vote_record*>(bytes + rank * stride); }

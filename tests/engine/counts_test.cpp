@@ -50,7 +50,7 @@ TEST_CASE("collectives and bytes are as predicted under every policy") {
         for (const char* strategy : strategies) {
             for (const char* reshard : reshards) {
                 for (const bool once : {false, true}) {
-                    for (const std::size_t m : {1u, 2u, 4u}) {
+                    for (const std::size_t m : thinned({1, 2, 4})) {
                         const std::size_t ranks = m == 2 ? 3 : 2;
                         CAPTURE(named(strategy, reshard, once, ranks, m));
                         const auto all =

@@ -136,10 +136,12 @@ public:
         for (std::size_t r = 0; r < n_ranges; ++r) reads.push_back(bytes_of(base + ranges[r].begin, ranges[r].count));
         touch(on, "square_norm", std::move(reads), {bytes_of(record, 1)});
     }
-    void seal(reshard::vote_record* record, std::uint32_t says, std::uint64_t step, stream_ref on) const {
+    void seal(reshard::vote_record* record, std::uint32_t says, std::uint64_t step, std::uint64_t numbers,
+              stream_ref on) const {
         touch(on, "seal", {}, {bytes_of(record, 1)});
         record->says = says;
         record->step = step;
+        record->numbers = numbers;
     }
     void decide(const std::byte* records, std::size_t stride, std::size_t ranks, std::uint64_t step,
                 reshard::commit_terms terms, reshard::commit_outcome* outcome, stream_ref on) const {

@@ -111,8 +111,8 @@ private:
         mine.name = name;
         self_->worker.issue(stream.queue, [&] {
             threads::standing& standing = group_->of(rank_);
-            standing.last_what.store(name.what);
-            standing.last_unit.store(name.unit);
+            standing.last_what.set(name.what);
+            standing.last_unit.set(name.unit);
             return threads::command(*group_, rank_, standing.issued.fetch_add(1) + 1, mine, sum);
         });
     }

@@ -19,7 +19,7 @@ struct vote_record {
     std::uint32_t non_finite = 0;    // how many of them are infinite or NaN
     std::uint32_t says = 0;          // one of the values below
     std::uint64_t step = 0;          // the step this is about, from 1
-    std::uint64_t reserved = 0;
+    std::uint64_t numbers = 0;       // a hash of what the trainer gave step(): the same on all ranks
 };
 static_assert(sizeof(vote_record) == 32);
 inline constexpr std::uint32_t vote_apply = 1, vote_discard = 2, vote_fault = 3;

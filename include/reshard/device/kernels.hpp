@@ -123,9 +123,10 @@ inline const vote_record& record_at(const std::byte* records, std::size_t stride
 /// Whether the records agree, and on what; overflow is judged by the caller.
 inline verdict agreed(const std::byte* records, std::size_t stride, std::size_t ranks, std::uint64_t step) {
     const std::uint32_t says = record_at(records, stride, 0).says;
+    const std::uint64_t numbers = record_at(records, stride, 0).numbers;
     for (std::size_t r = 0; r < ranks; ++r) {
         const vote_record& record = record_at(records, stride, r);
-        if (record.step != step || record.says != says) return verdict::fault;
+        if (record.step != step || record.says != says || record.numbers != numbers) return verdict::fault;
     }
     return says == vote_apply ? verdict::applied : says == vote_discard ? verdict::discarded : verdict::fault;
 }
@@ -256,11 +257,13 @@ public:
         });
     }
 
-    /// Makes the record valid: says (vote_apply, vote_discard or vote_fault) and step.
-    void seal(vote_record* record, std::uint32_t says, std::uint64_t step, const auto& stream) const {
+    /// Makes the record valid: says (vote_apply, vote_discard or vote_fault), step and a hash of the step's numbers.
+    void seal(vote_record* record, std::uint32_t says, std::uint64_t step, std::uint64_t numbers,
+              const auto& stream) const {
         launch(stream, [=] {
             record->says = says;
             record->step = step;
+            record->numbers = numbers;
         });
     }
 

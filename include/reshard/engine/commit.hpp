@@ -1,6 +1,7 @@
 // How a step begins and ends: what ranks agree on, the vote, the update behind it, new weights.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstring>
 #include <span>
@@ -129,7 +130,7 @@ void join_step(State& state) {
 
 /// This rank's record: norm of its 1/N of the gradients, what it says, the trainer's scalars; then everybody's.
 template <class State>
-void gather_votes(State& state, std::uint32_t says, const char* what) {
+void gather_votes(State& state, std::uint32_t says, std::uint64_t numbers, const char* what) {
     using accumulate_type = typename State::accumulate_type;
     const control_layout layout = control_of(state);
     std::byte* votes = state.control.data() + layout.vote_offset();
@@ -137,7 +138,7 @@ void gather_votes(State& state, std::uint32_t says, const char* what) {
     auto* record = reinterpret_cast<vote_record*>(mine);
     state.device.square_norm(reinterpret_cast<const accumulate_type*>(state.gradients.data()),
                              state.norm_ranges.data(), state.norm_ranges.size(), record, state.compute);
-    state.device.seal(record, says, state.step, state.compute);
+    state.device.seal(record, says, state.step, numbers, state.compute);
     for (std::size_t k = 0; k < state.metric_values.size(); ++k) {
         put(state, mine + sizeof(vote_record) + 8 * k, state.metric_values[k], state.compute);
     }
@@ -229,30 +230,41 @@ bool contradicted(const State& state) {
 template <class State>
 [[noreturn]] void throw_contradiction(const State& state) {
     const control_layout layout = control_of(state);
-    std::vector<std::uint64_t> says;
+    std::vector<std::uint64_t> says, numbers;
     for (std::size_t rank = 0; rank < state.ranks(); ++rank) {
         vote_record vote;
         state.device.download(reinterpret_cast<std::byte*>(&vote),
-                              state.control.data() + layout.vote_offset() + rank * layout.vote_bytes(),
-                              sizeof(vote));
+                              state.control.data() + layout.vote_offset() + rank * layout.vote_bytes(), sizeof(vote));
         says.push_back(vote.says);
+        numbers.push_back(vote.numbers);
     }
-    throw disagreement_error("E-AGREE-2", text("step ", state.step, " was not applied on any rank: the ranks' votes are ",
-                                               spread(says), " (", vote_apply, " step, ", vote_discard, " discard, ",
-                                               vote_fault, " fault). step() on one rank and discard_step() on another "
-                                               "contradict one another; decide from numbers that all ranks share, such "
-                                               "as gradient_norm() or metric_sum()"));
+    const std::string begin = text("step ", state.step, " was not applied on any rank: ");
+    for (const std::uint64_t one : says) {
+        if (one == says.front()) continue;
+        throw disagreement_error("E-AGREE-2", text(begin, "the ranks' votes are ", spread(says), " (", vote_apply,
+                                                   " step(), ", vote_discard, " discard_step(), 0 gradient_norm() or "
+                                                   "metric_sum(), which all ranks must call). Decide from numbers that all "
+                                                   "ranks share"));
+    }
+    throw disagreement_error("E-AGREE-5", text(begin, "the ranks gave step() different numbers (learning rate, "
+                                               "gradient_scale, clip_norm ...); their fingerprints are ", spread(numbers),
+                                               ". Compute them from what all ranks share, such as metric_sum()"));
+}
+
+/// Mixes numbers into a hash that ranks compare (FNV-1a over their bits).
+inline std::uint64_t mixed(std::uint64_t hash, double number) {
+    return (hash ^ std::bit_cast<std::uint64_t>(number)) * 0x100000001b3u;
 }
 
 /// Ends the step. `says` is vote_apply with the update to run, or vote_discard without.
 template <class State>
-void end_step(State& state, std::uint32_t says, commit_terms terms, update_call update) {
+void end_step(State& state, std::uint32_t says, std::uint64_t numbers, commit_terms terms, update_call update) {
     join_step(state);
     if (state.options.average_over_microbatches) terms.gradient_scale /= static_cast<double>(state.microbatches);
     state.pending_terms = terms;
     state.pending_update = update;
     state.committing = true;
-    gather_votes(state, says, "commit");
+    gather_votes(state, says, numbers, "commit");
     decide_and_update(state);
     const bool refused = contradicted(state);
     conclude_step(state, says == vote_discard || refused);

@@ -111,10 +111,12 @@ void admit(State& state, unit_record& unit, scope_kind kind, std::size_t microba
     if (state.open_scopes >= state.options.slots.max_open) throw_too_many_open(state, unit);
     if (kind == scope_kind::evaluation) return advance_evaluation(state, unit);
     if (state.at != stage::in_step) {
-        if (is_backward(kind) || kind == scope_kind::recompute) {
+        if (state.at == stage::declaring) build(state);  // tells where the parameters rest
+        if ((is_backward(kind) && unit.source == view_source::gathered) || kind == scope_kind::recompute) {
             throw order_error("E-ORDER-9", text(name_of(kind), " of \"", unit.name, "\" without an open forward (after ",
-                                                state.committed, " steps). Forwards opened inside evaluate() do not "
-                                                "count: did training run inside it?"));
+                                                state.committed, " steps). A step begins with begin_step() or its first "
+                                                "forward(); forwards inside evaluate() do not count: did training run "
+                                                "inside it?"));
         }
         begin_step(state, {});
     }

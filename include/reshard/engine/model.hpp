@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <initializer_list>
 #include <span>
 #include <string>
@@ -22,11 +23,11 @@ inline namespace v0 {
 
 /// Names one of the trainer's scalars (loss, tokens): summed over ranks with the commit of a step.
 struct metric {
-    std::size_t index = 0;
+    std::size_t index = static_cast<std::size_t>(-1);
 };
 /// Names one optimizer state: a number per trainable element that a rank owns.
 struct state_handle {
-    std::size_t index = 0;
+    std::size_t index = static_cast<std::size_t>(-1);
 };
 
 /// A model whose parameters, gradients and optimizer state rest as `Policy` says over the ranks of a communicator.
@@ -68,12 +69,18 @@ public:
     }
     sharded_model(const sharded_model&) = delete;
     sharded_model& operator=(const sharded_model&) = delete;
+    /// Ended by an exception, it tells the peers, who may be waiting for this rank.
+    ~sharded_model() {
+        if (std::uncaught_exceptions() > exceptions_ && !state_.poisoned) {
+            detail::poison_quietly(state_, "an exception ended its model");
+        }
+    }
 
     // ------------------------------------------------------------------------------------------------ declaring
     /// A layout that several units share: handles are found once and serve all of them.
     const layout_type& layout(const std::vector<parameter_spec>& parameters) {
-        require_declaring("layout()");
-        return state_.layouts.emplace(unit_layout::build(static_cast<std::uint32_t>(state_.layouts.size()), parameters,
+        require_declaring("add_unit()");
+        return state_.layouts.emplace(unit_layout::build(detail::layout_id(state_), parameters,
                                                          state_.ranks(), state_.options.layout,
                                                          dtype_of<compute_type>));
     }
@@ -83,7 +90,8 @@ public:
         for (const detail::unit_record* other : state_.units) {
             if (other->name == name) throw argument_error("E-ARGUMENT-6", text("two units are named \"", name, "\"; reports and errors name units"));
         }
-        if (shape.id() >= state_.layouts.size() || &state_.layouts[shape.id()] != &shape) {
+        const std::uint32_t number = shape.id() % detail::layouts_of_a_model;
+        if (number >= state_.layouts.size() || &state_.layouts[number] != &shape) {
             throw argument_error("E-ARGUMENT-7", text("add_unit(\"", name, "\"): the layout is of another model; take "
                                                                  "one that layout() of this model returned"));
         }
@@ -215,7 +223,7 @@ public:
     void discard_step() {
         detail::require_step_through(state_, "discard_step()");
         if (!detail::step_is_through(state_)) throw_unfinished("discard_step()");
-        detail::end_step(state_, vote_discard, {}, {});
+        detail::end_step(state_, vote_discard, 0, {}, {});
     }
     /// For optimizers: ends the step with one commit, and behind it `update(context)`, which must not throw. It is kept
     /// until the commit is through, so `self` must live that long.
@@ -226,7 +234,9 @@ public:
         }
         detail::require_step_through(state_, "step()");
         if (!detail::step_is_through(state_)) throw_unfinished("step()");
-        detail::end_step(state_, vote_apply, {options.gradient_scale, options.clip_norm, options.count}, update);
+        const std::uint64_t numbers =
+            detail::mixed(detail::mixed(options.numbers ^ options.count, options.gradient_scale), options.clip_norm);
+        detail::end_step(state_, vote_apply, numbers, {options.gradient_scale, options.clip_norm, options.count}, update);
     }
     /// How the last step ended. Waits for it.
     commit_outcome outcome() {
@@ -240,12 +250,15 @@ public:
     /// This rank's value of a scalar for the present step.
     void set_metric(metric which, double value) {
         require_built();
-        state_.metric_values.at(which.index) = value;
+        require_metric(which);
+        state_.metric_values[which.index] = value;
         state_.votes_current = false;
     }
     /// Sum over ranks of the values set so far, or, after step() or discard_step(), of those of the ended step. Costs an
     /// all-gather (with gradient_norm() one for both) if a value or a gradient changed since the last. Collective, waits.
     double metric_sum(metric which) {
+        require_built();
+        require_metric(which);
         exchange_votes();
         return detail::sum_of_metric(state_, which.index);
     }
@@ -286,6 +299,11 @@ private:
     void require_built() {
         if (state_.at == detail::stage::declaring) detail::build(state_);
     }
+    void require_metric(metric which) const {
+        if (which.index < state_.metrics.size()) return;
+        throw argument_error("E-ARGUMENT-11", text("a metric that add_metric() of this model did not return (the model has ",
+                                                   state_.metrics.size(), ")"));
+    }
     [[noreturn]] void throw_unfinished(const char* call) const {
         throw order_error("E-ORDER-12", text("rank ", state_.rank(), ": ", call, " in step ", state_.step, ", but ",
                                              detail::describe_entry(state_, state_.order.at(state_.cursor)),
@@ -307,10 +325,11 @@ private:
             detail::join_step(state_);
             state_.predicted.sum.all_gather += predict_exchange(state_.plan).all_gather;
         }
-        detail::gather_votes(state_, 0, "norm and metrics");  // not a vote: nobody may take it for one
+        detail::gather_votes(state_, 0, 0, "norm and metrics");  // not a vote: nobody may take it for one
         state_.votes_current = true;
     }
 
+    int exceptions_ = std::uncaught_exceptions();
     owning_list<unit> units_;  // ends behind the streams in state_, whose work names units
     State state_;
 };

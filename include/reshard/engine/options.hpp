@@ -40,6 +40,7 @@ struct commit_options {
     double gradient_scale = 1;  // a late factor, such as one over the tokens of the step
     double clip_norm = 0;       // scale the whole gradient down to this norm; 0: do not clip
     std::uint64_t count = 0;    // Adam's step count to use; 0: one more than the last
+    std::uint64_t numbers = 0;  // a hash of whatever else the update uses; ranks that differ throw, all alike
 };
 
 /// A microbatch number for scopes: needed only where several are in flight and the trainer wants it checked.

@@ -119,21 +119,15 @@ private:
         open_ = false;
         --unit_.open_scopes;
         --state_.open_scopes;
-        try {
-            detail::poison(state_, text("\"", unit_.name, "\" was left by an exception in ", detail::name_of(kind_),
-                                        ", step ", state_.step));
-        } catch (...) {
-            state_.poisoned = true;
-        }
+        detail::poison_quietly(state_, text("\"", unit_.name, "\" was left by an exception in ", detail::name_of(kind_),
+                                            ", step ", state_.step));
     }
     [[noreturn]] void refuse(std::uint32_t layout, bool left) const {
         if (layout == unit_.layout_id && left) {
             throw state_error("E-STATE-12", text("\"", unit_.name, "\": weights_done() or gradients_done() has ended this half of the "
                                            "scope; its memory may hold another unit"));
         }
-        throw argument_error("E-ARGUMENT-3", text("\"", unit_.name, "\" has layout ", unit_.layout_id,
-                                                  ", the handle is of layout ", layout,
-                                                  "; take handles from the unit's own layout()"));
+        detail::throw_foreign_handle(unit_, layout);
     }
     [[noreturn]] void refuse_frozen(std::uint32_t index) const {
         throw argument_error("E-ARGUMENT-4", text("\"", unit_.name, "\": parameter ",
@@ -164,7 +158,7 @@ public:
     model_unit& operator=(const model_unit&) = delete;
 
     const std::string& name() const { return record_.name; }
-    const typed_layout<typename State::compute_type>& layout() const { return state_.layouts[record_.layout_id]; }
+    const typed_layout<typename State::compute_type>& layout() const { return state_.layouts[record_.layout_id % detail::layouts_of_a_model]; }
 
     /// Training: opens a forward that a backward will close. Inside evaluate(): reads only, needs no backward.
     forward_scope forward(std::size_t microbatch = any_microbatch) {
@@ -209,8 +203,7 @@ public:
                                                  " use forward() and backward() scopes"));
         }
         if (handle.layout != record_.layout_id) {
-            throw argument_error("E-ARGUMENT-3", text("\"", record_.name, "\" has layout ", record_.layout_id,
-                                                      ", the handle is of layout ", handle.layout));
+            detail::throw_foreign_handle(record_, handle.layout);
         }
         detail::ensure_parameters(state_, record_);
         detail::await_parameters(state_, record_, state_.compute);

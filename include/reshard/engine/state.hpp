@@ -206,6 +206,37 @@ void poison(State& state, const std::string& why) {
     if (!state.alone()) state.world.control().raise(why);
 }
 
+/// The same where nothing may be thrown.
+template <class State>
+void poison_quietly(State& state, const std::string& why) noexcept {
+    try {
+        poison(state, why);
+    } catch (...) {
+        state.poisoned = true;
+    }
+}
+
+inline constexpr std::uint32_t layouts_of_a_model = 1u << 16;
+
+/// Number of the next layout, and above it what tells this model's handles from another's.
+template <class State>
+std::uint32_t layout_id(const State& state) {
+    if (state.layouts.size() == layouts_of_a_model) {
+        throw argument_error("E-ARGUMENT-12", text("a model has at most ", layouts_of_a_model,
+                                                   " layouts; units of equal shape share one by layout()"));
+    }
+    const auto model = static_cast<std::uint32_t>((reinterpret_cast<std::uintptr_t>(&state) >> 4) * 0x9e3779b1u);
+    return (model & ~(layouts_of_a_model - 1)) | static_cast<std::uint32_t>(state.layouts.size());
+}
+
+[[noreturn]] inline void throw_foreign_handle(const unit_record& unit, std::uint32_t layout) {
+    const std::string origin = layout == no_layout                                   ? "was never set"
+                               : (layout ^ unit.layout_id) / layouts_of_a_model != 0 ? "is of another model"
+                                                                                     : text("is of layout ", layout % layouts_of_a_model);
+    throw argument_error("E-ARGUMENT-3", text("\"", unit.name, "\" has layout ", unit.layout_id % layouts_of_a_model,
+                                              ", the handle ", origin, "; take handles from the unit's own layout()"));
+}
+
 /// Runs a collective and notes it in the log. A call that throws may have been issued (the wait for it failed) or not
 /// (a fault was raised before): the communicator knows, and peers must not wait for what never was.
 template <class State, class Run>

@@ -46,16 +46,18 @@ struct parameter_spec {
 
 /// gradient_offset of a parameter without gradients.
 inline constexpr std::size_t no_gradient = static_cast<std::size_t>(-1);
+/// layout of a handle that was never set: no unit takes it.
+inline constexpr std::uint32_t no_layout = static_cast<std::uint32_t>(-1);
 
 /// Where a parameter lies in every unit of one layout. Made by typed_layout::parameter(), which checks name and type
 /// once; copy it freely.
 template <Element Type>
 struct parameter {
-    std::uint32_t layout;         // unit_layout::id()
-    std::uint32_t index;          // in unit_layout::parameters()
-    std::size_t byte_offset;      // in the unit's gather buffer, bytes
-    std::size_t gradient_offset;  // in the unit's gradient buffer, elements; no_gradient if it has none
-    std::size_t count;            // elements
+    std::uint32_t layout = no_layout;           // unit_layout::id()
+    std::uint32_t index = 0;                    // in unit_layout::parameters()
+    std::size_t byte_offset = 0;                // in the unit's gather buffer, bytes
+    std::size_t gradient_offset = no_gradient;  // in the unit's gradient buffer, elements; no_gradient if it has none
+    std::size_t count = 0;                      // elements
 };
 
 /// Says which type a handle has, where it is not the model's: layout.parameter("norm", as<float>).

@@ -54,7 +54,7 @@ public:
 private:
     static constexpr const char* name = "adamw";
 
-    static commit_options terms_of(const adamw_step& now) { return {now.gradient_scale, now.clip_norm, now.count}; }
+    static commit_options terms_of(const adamw_step& now) { return {now.gradient_scale, now.clip_norm, now.count, 1}; }
     static adamw_range numbers_of(const adamw_options& options, const adamw_step& now, const adamw_group& group) {
         return {0, 0,
                 now.learning_rate.or_else(options.learning_rate) * group.learning_rate_scale.or_else(1),
@@ -70,6 +70,12 @@ private:
         detail::require_number("adamw", "beta2", numbers.beta2, 0, 1);
         detail::require_number("adamw", "epsilon", numbers.epsilon, 0, any);
         detail::require_number("adamw", "weight_decay", numbers.weight_decay, 0, any);
+    }
+    static std::uint64_t mix(std::uint64_t hash, const adamw_range& numbers) {
+        for (const double number : {numbers.learning_rate, numbers.beta1, numbers.beta2, numbers.epsilon, numbers.weight_decay}) {
+            hash = detail::mixed(hash, number);
+        }
+        return hash;
     }
     void enqueue(State& state, const adamw_range* table, std::size_t size) {
         using moment_type = typename State::moment_type;

@@ -47,7 +47,8 @@ private:
 };
 
 /// One kernel over the owned arena behind each commit. Derived has `name`, `numbers_of(options, step, group)` giving a
-/// Range without its place, `check(Range)`, and `enqueue(state, table, size)` for the kernel.
+/// Range without its place, `check(options, Range)`, `mix(hash, Range)` over what ranks must share, `terms_of(step)`, and
+/// `enqueue(state, table, size)` for the kernel.
 template <class Derived, class Model, class Range, class Options, class Step>
 class arena_optimizer {
 public:
@@ -70,7 +71,9 @@ public:
             table[r].begin = ranges_[r].begin;
             table[r].count = ranges_[r].count;
         }
-        model_.step(Derived::terms_of(now), {&arena_optimizer::update, this});
+        commit_options terms = Derived::terms_of(now);
+        for (const Range& numbers : numbers_) terms.numbers = Derived::mix(terms.numbers, numbers);
+        model_.step(terms, {&arena_optimizer::update, this});
     }
 
 protected:

@@ -53,7 +53,7 @@ public:
 private:
     static constexpr const char* name = "sgd";
 
-    static commit_options terms_of(const sgd_step& now) { return {now.gradient_scale, now.clip_norm, 0}; }
+    static commit_options terms_of(const sgd_step& now) { return {now.gradient_scale, now.clip_norm, 0, 2}; }
     static sgd_range numbers_of(const sgd_options& options, const sgd_step& now, const sgd_group& group) {
         return {0, 0,
                 now.learning_rate.or_else(options.learning_rate) * group.learning_rate_scale.or_else(1),
@@ -72,6 +72,12 @@ private:
             throw argument_error("E-OPTIM-4", text("sgd: momentum ", numbers.momentum, " in a step, but the optimizer was made "
                                                    "with momentum 0 and has no state for it; give sgd_options a momentum"));
         }
+    }
+    static std::uint64_t mix(std::uint64_t hash, const sgd_range& numbers) {
+        for (const double number : {numbers.learning_rate, numbers.momentum, numbers.dampening, numbers.weight_decay}) {
+            hash = detail::mixed(hash, number);
+        }
+        return hash;
     }
     void enqueue(State& state, const sgd_range* table, std::size_t size) {
         using moment_type = typename State::moment_type;

@@ -49,10 +49,34 @@ struct meeting {
     std::atomic<std::uint64_t> arrived{0}, summed{0}, finished{0};
 };
 
+/// A name that one thread writes and others may read at any time, cut to its first 47 letters. A copy: the unit whose
+/// name it is may be gone when a peer's deadline passes.
+class published_name {
+public:
+    void set(const char* name) {
+        std::size_t k = 0;
+        for (; k + 1 < capacity && name[k] != '\0'; ++k) letters_[k].store(name[k], std::memory_order_relaxed);
+        letters_[k].store('\0', std::memory_order_relaxed);
+    }
+    std::string get() const {
+        std::string name;
+        for (const std::atomic<char>& letter : letters_) {
+            const char now = letter.load(std::memory_order_relaxed);
+            if (now == '\0') break;
+            name.push_back(now);
+        }
+        return name;
+    }
+
+private:
+    static constexpr std::size_t capacity = 48;
+    std::atomic<char> letters_[capacity] = {};
+};
+
 /// How far a rank is. Written by that rank, read by others for error texts.
 struct alignas(64) standing {
     std::atomic<std::uint64_t> issued{0}, done{0};
-    std::atomic<const char*> last_what{""}, last_unit{""};
+    published_name last_what, last_unit;
     std::vector<const std::byte*> parts;  // scratch of the rank's own sums
 };
 
@@ -114,7 +138,7 @@ public:
             behind.push_back(members_[r]);
             const std::string last =
                 issued == 0 ? std::string()
-                            : text(", the last is ", words({their.last_what.load(), their.last_unit.load()}));
+                            : text(", the last is ", words({their.last_what.get().c_str(), their.last_unit.get().c_str()}));
             states += text("; rank ", members_[r], team_.ended(members_[r]) ? " has ended: it" : "", " has issued ",
                            issued, " operations and finished ", done, last);
         }
