@@ -4,8 +4,7 @@
 
 int main(int argc, char** argv) {
     auto session = reshard::mpi_session::adopt_or_init(argc, argv);
-    using model_type =
-        reshard::sharded_model<reshard::policy<reshard::full_shard>, reshard::mpi_communicator>;
+    using model_type = reshard::sharded_model<reshard::policy<reshard::full_shard>, reshard::mpi_communicator>;
     model_type model{session.world()};
     auto& layer = model.add_unit("layer", {{"weight", {5, 3}}});
     const auto weight = layer.layout().parameter("weight");

@@ -280,6 +280,7 @@ TEST_CASE("the search finds lockups: another order on one rank, and a second com
     CHECK(lockup_search(apart, {}).find() != "");
     CHECK(lockup_search(apart, {.resident = 2}).find() == "");
     CHECK(lockup_search(apart, {.by_issue = true}).find() == "");
-    CHECK(lockup_search(logs_of_a_step("full_shard", "reshard_always", 3, 1, false), {.by_communicator = false}).find() !=
-          "");
+    CHECK(
+        lockup_search(logs_of_a_step("full_shard", "reshard_always", 3, 1, false), {.by_communicator = false}).find() !=
+        "");
 }

@@ -213,11 +213,11 @@ TEST_SUITE("at least 2 ranks") {
         const bool odd = world.rank() == 1;
         const auto policy = parse_policy("full_shard", "reshard_always");
 
-        std::string words = thrown_by([&] {
-            reshard::model_options options;
-            options.slots.prefetch_depth = odd ? 2 : 1;
-            hand one(world, policy, {5}, 2, 1, options);
-        });
+        reshard::model_options options;
+        options.slots.prefetch_depth = odd ? 2 : 1;
+        hand::model_type other(world, options, policy);
+        other.add_unit("unit", {{"w", {5}}});
+        std::string words = thrown_by([&] { other.begin_step(); });
         CAPTURE(words);
         CHECK(words.find("[E-AGREE-3]") != std::string::npos);
         CHECK(words.find("rank 1") != std::string::npos);
@@ -245,7 +245,9 @@ TEST_SUITE("at least 2 ranks") {
 }
 
 TEST_CASE("mpi engine: MPI is the application's own before and after") {
-    { mpi_session session = mpi_session::adopt(MPI_COMM_WORLD); }
+    {
+        mpi_session session = mpi_session::adopt(MPI_COMM_WORLD);
+    }
     int ended = 1;
     MPI_Finalized(&ended);
     CHECK(ended == 0);

@@ -211,8 +211,12 @@ TEST_CASE("ofast: options that are not finite are refused") {
     sharded_model<policy<>, self_communicator> model{self_communicator{}};
     auto& unit = model.add_unit("unit", {{"w", {3}}});
     sgd optimizer{model};
-    { const auto scope = unit.forward(); }
-    { const auto scope = unit.backward(); }
+    {
+        const auto scope = unit.forward();
+    }
+    {
+        const auto scope = unit.backward();
+    }
     const double bad = std::bit_cast<double>(0x7ff0000000000000u), worse = std::bit_cast<double>(0x7ff8000000000001u);
     CHECK_THROWS_AS(optimizer.step({.gradient_scale = bad}), argument_error);
     CHECK_THROWS_AS(optimizer.step({.clip_norm = worse}), argument_error);

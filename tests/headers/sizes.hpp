@@ -81,7 +81,7 @@ static_assert(sizeof(traffic) == 16);
 static_assert(sizeof(model_options) == 56);
 static_assert(sizeof(unit_options) == 8);
 static_assert(sizeof(step_options) == 24);
-static_assert(sizeof(commit_options) == 24);
+static_assert(sizeof(commit_options) == 32);
 static_assert(sizeof(metric) == 8);
 static_assert(sizeof(state_handle) == 8);
 static_assert(sizeof(detail::unit_record) == 312);

@@ -1,6 +1,8 @@
 // Ranks as threads of one process: collectives pull straight out of the peers' memory, one progress thread a rank.
 #pragma once
 
+#include "../core/version.hpp"  // first: it refuses older standards
+
 #include <span>
 #include <string>
 #include <type_traits>

@@ -1,6 +1,10 @@
 // The version of the library. The build description carries the same numbers; a test compares the two.
 #pragma once
 
+#if __cplusplus < 202002L
+#error "reshard needs C++20: compile with -std=c++20"
+#endif
+
 namespace reshard {
 inline namespace v0 {
 

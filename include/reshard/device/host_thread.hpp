@@ -14,10 +14,11 @@ namespace detail {
 /// Takes what pthread_create gave.
 inline void require_started(int code) {
     if (code == 0) return;
-    throw communication_error("E-STREAM-3", text("no thread could be started: pthread_create gave code ", code,
-                                                 ". Every rank on the host has a progress thread, and in run_threads one "
-                                                 "of its own; allow this process more threads or memory (ulimit -u, -v), "
-                                                 "or start fewer ranks"));
+    throw communication_error("E-STREAM-3",
+                              text("no thread could be started: pthread_create gave code ", code,
+                                   ". Every rank on the host has a progress thread, and in run_threads one "
+                                   "of its own; allow this process more threads or memory (ulimit -u, -v), "
+                                   "or start fewer ranks"));
 }
 
 }  // namespace detail

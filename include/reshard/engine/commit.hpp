@@ -51,8 +51,8 @@ inline std::string spread(std::span<const std::uint64_t> values) {
         for (std::size_t other = rank; other < values.size(); ++other) {
             if (values[other] == values[rank]) who.push_back(other);
         }
-        out.append(text(out.empty() ? "" : " and ", values[rank], who.size() == 1 ? " on rank " : " on ranks ",
-                        joined(who)));
+        out.append(
+            text(out.empty() ? "" : " and ", values[rank], who.size() == 1 ? " on rank " : " on ranks ", joined(who)));
     }
     return out;
 }
@@ -66,25 +66,26 @@ void check_agreement(State& state) {
     state.device.download(reinterpret_cast<std::byte*>(all.data()),
                           state.control.data() + control_of(state).agreement_offset(),
                           all.size() * sizeof(agreement_record));
-    const auto compare = [&](const char* what, std::uint64_t agreement_record::*field) {
+    const auto compare = [&](const char* what, std::uint64_t agreement_record::* field, const char* cure) {
         bool differ = false;
         for (const agreement_record& one : all) differ = differ || one.*field != all.front().*field;
         if (!differ) return;
         std::vector<std::uint64_t> values;
         for (const agreement_record& one : all) values.push_back(one.*field);
-        const std::string words = text("begin_step: ranks differ in ", what, ": ", spread(values),
-                                       ". All ranks of a data-parallel group take the same steps; a rank that has less "
-                                       "data calls idle_microbatch()");
+        const std::string words = text("begin_step: ranks differ in ", what, ": ", spread(values), ". ", cure);
         if (!state.device.blocks(state.compute)) poison(state, words);  // the step is under way already
         state.at = stage::between_steps;
         --state.step;
         throw disagreement_error("E-AGREE-1", words);
     };
-    compare("the number of the step", &agreement_record::step);
-    compare("the number of microbatches", &agreement_record::microbatches);
-    compare("the schedule (its hash)", &agreement_record::schedule);
-    compare("committed steps", &agreement_record::committed);
-    compare("the weight version", &agreement_record::version);
+    const char* const same_steps = "All ranks of a data-parallel group take the same steps; a rank that has less data "
+                                   "calls idle_microbatch()";
+    compare("the number of the step", &agreement_record::step, same_steps);
+    compare("the number of microbatches", &agreement_record::microbatches, same_steps);
+    compare("the schedule (its hash)", &agreement_record::schedule, "Give all ranks the same schedule");
+    compare("committed steps", &agreement_record::committed, same_steps);
+    compare("the weight version", &agreement_record::version,
+            "write_weights(), initialize() and synchronize_weights() are called by all ranks");
 }
 
 template <class State>
@@ -109,7 +110,8 @@ void agree_on_step(State& state) {
     if (state.alone()) return;
     const auto stream = state.gather_stream();
     std::byte* records = state.control.data() + control_of(state).agreement_offset();
-    const agreement_record mine{state.step, state.microbatches, state.version, state.committed, hash_schedule(state), {}};
+    const agreement_record mine{state.step,      state.microbatches,   state.version,
+                                state.committed, hash_schedule(state), {}};
     put(state, records + state.rank() * sizeof(mine), mine, stream);
     const std::size_t bytes = state.ranks() * sizeof(mine);
     issue_collective(state, {nobody, collective::all_gather, dtype::f32, 1, 0, bytes, 0}, [&] {
@@ -136,8 +138,8 @@ void gather_votes(State& state, std::uint32_t says, std::uint64_t numbers, const
     std::byte* votes = state.control.data() + layout.vote_offset();
     std::byte* mine = votes + state.rank() * layout.vote_bytes();
     auto* record = reinterpret_cast<vote_record*>(mine);
-    state.device.square_norm(reinterpret_cast<const accumulate_type*>(state.gradients.data()),
-                             state.norm_ranges.data(), state.norm_ranges.size(), record, state.compute);
+    state.device.square_norm(reinterpret_cast<const accumulate_type*>(state.gradients.data()), state.norm_ranges.data(),
+                             state.norm_ranges.size(), record, state.compute);
     state.device.seal(record, says, state.step, numbers, state.compute);
     for (std::size_t k = 0; k < state.metric_values.size(); ++k) {
         put(state, mine + sizeof(vote_record) + 8 * k, state.metric_values[k], state.compute);
@@ -208,8 +210,10 @@ template <class State>
 void require_step_through(State& state, const char* call) {
     require_usable(state);
     if (state.at != stage::in_step) {
-        throw state_error("E-STATE-4", text(call, " without a step: no forward or backward since the last one (",
-                                            state.committed, " steps so far)"));
+        throw state_error("E-STATE-4",
+                          text(call, " without a step: no forward or backward since the last one (", state.committed,
+                               " steps so far). A step ends once, and a model has one "
+                               "optimizer (use parameter groups); outcome() tells how the last one ended"));
     }
     if (state.open_scopes > 0 || state.evaluating || state.writing) {
         throw state_error("E-STATE-5", text(call, " while a scope is open; leave forward(), backward(), evaluate() and "
@@ -241,14 +245,17 @@ template <class State>
     const std::string begin = text("step ", state.step, " was not applied on any rank: ");
     for (const std::uint64_t one : says) {
         if (one == says.front()) continue;
-        throw disagreement_error("E-AGREE-2", text(begin, "the ranks' votes are ", spread(says), " (", vote_apply,
-                                                   " step(), ", vote_discard, " discard_step(), 0 gradient_norm() or "
-                                                   "metric_sum(), which all ranks must call). Decide from numbers that all "
-                                                   "ranks share"));
+        throw disagreement_error(
+            "E-AGREE-2", text(begin, "the ranks' votes are ", spread(says), " (", vote_apply, " step(), ", vote_discard,
+                              " discard_step(), 0 gradient_norm() or "
+                              "metric_sum(), which all ranks must call). Decide from numbers that all "
+                              "ranks share"));
     }
-    throw disagreement_error("E-AGREE-5", text(begin, "the ranks gave step() different numbers (learning rate, "
-                                               "gradient_scale, clip_norm ...); their fingerprints are ", spread(numbers),
-                                               ". Compute them from what all ranks share, such as metric_sum()"));
+    throw disagreement_error("E-AGREE-5",
+                             text(begin,
+                                  "the ranks gave step() different numbers (learning rate, "
+                                  "gradient_scale, clip_norm ...); their fingerprints are ",
+                                  spread(numbers), ". Compute them from what all ranks share, such as metric_sum()"));
 }
 
 /// Mixes numbers into a hash that ranks compare (FNV-1a over their bits).

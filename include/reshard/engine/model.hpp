@@ -62,9 +62,9 @@ public:
         policy.resolve(world.size());
         const slot_options& slots = options.slots;
         if (slots.max_open == 0 || slots.recompute_segment == 0) {
-            throw argument_error("E-ARGUMENT-5", text("model_options.slots: max_open ", slots.max_open,
-                                                      " and recompute_segment ", slots.recompute_segment,
-                                                      " must be at least 1"));
+            throw argument_error("E-ARGUMENT-5",
+                                 text("model_options.slots: max_open ", slots.max_open, " and recompute_segment ",
+                                      slots.recompute_segment, " must be at least 1"));
         }
     }
     sharded_model(const sharded_model&) = delete;
@@ -80,23 +80,26 @@ public:
     /// A layout that several units share: handles are found once and serve all of them.
     const layout_type& layout(const std::vector<parameter_spec>& parameters) {
         require_declaring("add_unit()");
-        return state_.layouts.emplace(unit_layout::build(detail::layout_id(state_), parameters,
-                                                         state_.ranks(), state_.options.layout,
-                                                         dtype_of<compute_type>));
+        return state_.layouts.emplace(unit_layout::build(detail::layout_id(state_), parameters, state_.ranks(),
+                                                         state_.options.layout, dtype_of<compute_type>));
     }
 
     unit& add_unit(std::string name, const layout_type& shape, unit_options options = {}) {
         require_declaring("add_unit()");
         for (const detail::unit_record* other : state_.units) {
-            if (other->name == name) throw argument_error("E-ARGUMENT-6", text("two units are named \"", name, "\"; reports and errors name units"));
+            if (other->name == name)
+                throw argument_error("E-ARGUMENT-6",
+                                     text("two units are named \"", name, "\"; reports and errors name units"));
         }
         const std::uint32_t number = shape.id() % detail::layouts_of_a_model;
         if (number >= state_.layouts.size() || &state_.layouts[number] != &shape) {
-            throw argument_error("E-ARGUMENT-7", text("add_unit(\"", name, "\"): the layout is of another model; take "
-                                                                 "one that layout() of this model returned"));
+            throw argument_error("E-ARGUMENT-7", text("add_unit(\"", name,
+                                                      "\"): the layout is of another model; take "
+                                                      "one that layout() of this model returned"));
         }
-        if (options.uses == 0) throw argument_error("E-ARGUMENT-8", text("add_unit(\"", name, "\"): uses = 0; a forward uses a unit at "
-                                                                 "least once"));
+        if (options.uses == 0)
+            throw argument_error("E-ARGUMENT-8",
+                                 text("add_unit(\"", name, "\"): uses = 0; a forward uses a unit at least once"));
         unit& added = units_.emplace(state_);
         detail::unit_record& record = added.record();
         record.name = std::move(name);
@@ -167,11 +170,12 @@ public:
         require_built();
         return {reinterpret_cast<master_type*>(state_.masters.data()), state_.owned};
     }
-    /// The sums of this step over this rank's trainable elements. Throws while a reduction of the step is still to come.
+    /// The sums of this step over this rank's trainable elements. Throws while a reduction is still to come.
     std::span<const accumulate_type> gradients() {
         detail::require_usable(state_);
         if (state_.at == detail::stage::in_step && !detail::step_is_through(state_)) {
-            throw state_error("E-STATE-16", text("gradients() in step ", state_.step, " before its last backward: they are "
+            throw state_error("E-STATE-16", text("gradients() in step ", state_.step,
+                                                 " before its last backward: they are "
                                                  "not final"));
         }
         require_built();
@@ -229,14 +233,16 @@ public:
     /// until the commit is through, so `self` must live that long.
     void step(const commit_options& options, detail::update_call update) {
         if (!is_finite(options.gradient_scale) || !is_finite(options.clip_norm) || options.clip_norm < 0) {
-            throw argument_error("E-ARGUMENT-9", text("step(): gradient_scale ", options.gradient_scale, " and clip_norm ",
-                                                      options.clip_norm, " must be finite, clip_norm at least 0"));
+            throw argument_error("E-ARGUMENT-9",
+                                 text("step(): gradient_scale ", options.gradient_scale, " and clip_norm ",
+                                      options.clip_norm, " must be finite, clip_norm at least 0"));
         }
         detail::require_step_through(state_, "step()");
         if (!detail::step_is_through(state_)) throw_unfinished("step()");
         const std::uint64_t numbers =
             detail::mixed(detail::mixed(options.numbers ^ options.count, options.gradient_scale), options.clip_norm);
-        detail::end_step(state_, vote_apply, numbers, {options.gradient_scale, options.clip_norm, options.count}, update);
+        detail::end_step(state_, vote_apply, numbers, {options.gradient_scale, options.clip_norm, options.count},
+                         update);
     }
     /// How the last step ended. Waits for it.
     commit_outcome outcome() {
@@ -254,8 +260,8 @@ public:
         state_.metric_values[which.index] = value;
         state_.votes_current = false;
     }
-    /// Sum over ranks of the values set so far, or, after step() or discard_step(), of those of the ended step. Costs an
-    /// all-gather (with gradient_norm() one for both) if a value or a gradient changed since the last. Collective, waits.
+    /// Sum over ranks of the values set so far, or, after step() or discard_step(), of those of the ended step. Costs
+    /// an all-gather (with gradient_norm() one for both) if a value or a gradient has changed since. Collective, waits.
     double metric_sum(metric which) {
         require_built();
         require_metric(which);
@@ -294,20 +300,25 @@ private:
     void require_declaring(const char* call) const {
         if (state_.at == detail::stage::declaring) return;
         throw state_error("E-STATE-17", text(call, " after the model was built; the first initialize(), begin_step(), "
-                                             "evaluate() or scope builds it"));
+                                                   "evaluate() or scope builds it. Declare before that (an optimizer "
+                                                   "declares its states: make it before initialize())"));
     }
     void require_built() {
         if (state_.at == detail::stage::declaring) detail::build(state_);
     }
     void require_metric(metric which) const {
         if (which.index < state_.metrics.size()) return;
-        throw argument_error("E-ARGUMENT-11", text("a metric that add_metric() of this model did not return (the model has ",
-                                                   state_.metrics.size(), ")"));
+        throw argument_error("E-ARGUMENT-11",
+                             text("a metric that add_metric() of this model did not return (the model has ",
+                                  state_.metrics.size(), ")"));
     }
     [[noreturn]] void throw_unfinished(const char* call) const {
-        throw order_error("E-ORDER-12", text("rank ", state_.rank(), ": ", call, " in step ", state_.step, ", but ",
-                                             detail::describe_entry(state_, state_.order.at(state_.cursor)),
-                                             " is still to come (", state_.microbatches, " microbatches announced)"));
+        const order_entry due = state_.order.at(state_.cursor);
+        throw order_error("E-ORDER-12",
+                          text("rank ", state_.rank(), ": ", call, " in step ", state_.step, ", but ",
+                               detail::describe_entry(state_, due), " is still to come (", state_.microbatches,
+                               " microbatches announced). Was this ", name_of(due.what),
+                               " left out? idle_microbatch() takes the rest of a microbatch with zeros"));
     }
     template <class Condition>
     void take_while(Condition&& more) {

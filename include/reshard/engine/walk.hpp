@@ -21,17 +21,17 @@ std::string describe_entry(const State& state, const order_entry& entry) {
     return text(name_of(entry.what), " of \"", state.units[entry.unit]->name, "\" in microbatch ", entry.microbatch);
 }
 
-/// The uses entered in the present pass, and the one asked for now: {"embedding", "h.0"}.
+/// The units entered in the present pass, ready for braces: "embedding", "h.0".
 template <class State>
-std::string order_seen(const State& state, const std::string& now) {
+std::string entered_so_far(const State& state) {
     std::string seen;
     if (!state.order.at_end(state.cursor)) {
         order_cursor at{state.cursor.pass, 0};
         for (; at.use < state.cursor.use; ++at.use) {
-            seen.append(text("\"", state.units[state.order.at(at).unit]->name, "\", "));
+            seen.append(text(seen.empty() ? "\"" : ", \"", state.units[state.order.at(at).unit]->name, "\""));
         }
     }
-    return text("{", seen, "\"", now, "\"}");
+    return seen;
 }
 
 template <class State>
@@ -43,19 +43,27 @@ template <class State>
                                             "first, or announce more by begin_step({.microbatches = n})"));
     }
     order_cursor at = state.cursor;
-    std::string expected = describe_entry(state, state.order.at(at));
     while (!state.order.at_end(at) && optional_entry(state, state.order.at(at))) at = state.order.next(at);
-    if (!state.order.at_end(at)) expected = describe_entry(state, state.order.at(at));
+    const order_entry due = state.order.at(state.order.at_end(at) ? state.cursor : at);
+    const std::string expected = describe_entry(state, due);
     if (what == phase::forward && unit.uses == 1 && unit.open_forwards > 0) {
-        throw order_error("E-ORDER-5", text("rank ", state.rank(), ": unit \"", unit.name, "\": second forward in one "
+        throw order_error("E-ORDER-5", text("rank ", state.rank(), ": unit \"", unit.name,
+                                            "\": second forward in one "
                                             "microbatch, but it was added with uses = 1. A tied weight needs "
                                             "add_unit(..., {.uses = 2}); a forward without a backward belongs in "
-                                            "evaluate(). Expected ", expected, " (step ", state.step, ")"));
+                                            "evaluate(). Expected ",
+                                            expected, " (step ", state.step, ")"));
     }
-    throw order_error("E-ORDER-1", text("rank ", state.rank(), ": ", asked, ", but the order list has ", expected,
-                                        " (step ", state.step, "). This pass so far: ",
-                                        order_seen(state, unit.name), ". If that order is meant, give the forward "
-                                        "order of units to set_order()"));
+    const std::string seen = entered_so_far(state);
+    std::string words =
+        text("rank ", state.rank(), ": ", asked, ", but the order list has ", expected, " (step ", state.step,
+             "). This pass so far: {", seen, "}. Was the scope of \"", state.units[due.unit]->name, "\" left out?");
+    if (what == phase::forward && due.what == phase::forward) {
+        words.append(text(" If {", seen, seen.empty() ? "\"" : ", \"", unit.name,
+                          "\"} is the order meant, give the "
+                          "forward order of units to set_order()"));
+    }
+    throw order_error("E-ORDER-1", words);
 }
 
 /// Moves the cursor behind the entry (what, unit), which must be next but for optional entries.
@@ -66,8 +74,10 @@ void advance(State& state, phase what, const unit_record& unit, std::size_t micr
         if (entry.what == what && entry.unit == unit.index) {
             if (microbatch != any_microbatch && microbatch != entry.microbatch) {
                 throw order_error("E-ORDER-6", text("rank ", state.rank(), ": ", name_of(what), " of \"", unit.name,
-                                                    "\" for microbatch ", microbatch, ", but the order list has "
-                                                    "microbatch ", entry.microbatch));
+                                                    "\" for microbatch ", microbatch,
+                                                    ", but the order list has "
+                                                    "microbatch ",
+                                                    entry.microbatch));
             }
             state.cursor = state.order.next(at);
             return;

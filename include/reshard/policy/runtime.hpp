@@ -113,6 +113,10 @@ public:
             return out;
         }
         if (option.name == "accumulate_unsharded") {
+            if (option.rest.empty())
+                throw argument_error("E-POLICY-7", text("unknown reshard policy \"", given,
+                                                        "\": give the one inside it behind "
+                                                        "a colon, as in accumulate_unsharded:keep_last:2"));
             const any_reshard inner = parse(option.rest);
             if (inner.reduce_once())
                 throw argument_error("E-POLICY-5", text("accumulate_unsharded inside accumulate_unsharded (\"", given,
