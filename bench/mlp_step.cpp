@@ -50,7 +50,9 @@ struct network {
     matrix slope, below;
 };
 
-float initial(std::size_t element) { return 0.02f * (static_cast<float>(element * 2654435761u % 2048) / 1024.0f - 1.0f); }
+float initial(std::size_t element) {
+    return 0.02f * (static_cast<float>(element * 2654435761u % 2048) / 1024.0f - 1.0f);
+}
 
 constexpr adamw_range numbers{0, 0, 1e-5, 0.9, 0.95, 1e-8, 0.0};
 
@@ -90,7 +92,8 @@ public:
     explicit engine(mpi_communicator world) : model_(world) {
         const auto& shape = model_.layout({{"weight", {count}}});
         weight_.push_back(shape.parameter("weight"));
-        for (std::size_t l = 0; l < layers; ++l) units_.push_back(&model_.add_unit("layer." + std::to_string(l), shape));
+        for (std::size_t l = 0; l < layers; ++l)
+            units_.push_back(&model_.add_unit("layer." + std::to_string(l), shape));
         optimizer_.emplace(model_);
         model_.initialize([](const parameter_info&, std::size_t offset, auto values) {
             for (std::size_t i = 0; i < values.size(); ++i) values[i] = initial(offset + i);
@@ -131,8 +134,13 @@ private:
 /// What a trainer of its own would hold: slices of the whole, two buffers for gathered layers, two for gradients.
 struct slices {
     explicit slices(std::size_t ranks, std::size_t rank)
-        : slice(count / ranks), own(rank * slice), masters(layers * slice), gradients(layers * slice),
-          first(layers * slice), second(layers * slice), gathered(2, std::vector<float>(count)),
+        : slice(count / ranks),
+          own(rank * slice),
+          masters(layers * slice),
+          gradients(layers * slice),
+          first(layers * slice),
+          second(layers * slice),
+          gathered(2, std::vector<float>(count)),
           summed(2, std::vector<float>(count)) {
         for (std::size_t i = 0; i < masters.size(); ++i) masters[i] = initial(own + i % slice);
     }
@@ -154,9 +162,13 @@ struct slices {
 class by_hand_on_ring {
 public:
     explicit by_hand_on_ring(mpi_communicator world)
-        : world_(world), device_(world.device()), gathers_(device_.make_stream("hand gathers")),
-          reductions_(device_.make_stream("hand reductions")), s_(world.size(), world.rank()),
-          here_(2), reduced_(2) {}
+        : world_(world),
+          device_(world.device()),
+          gathers_(device_.make_stream("hand gathers")),
+          reductions_(device_.make_stream("hand reductions")),
+          s_(world.size(), world.rank()),
+          here_(2),
+          reduced_(2) {}
     void step() {
         gather(0);
         for (std::size_t l = 0; l < layers; ++l) {
@@ -275,7 +287,8 @@ int main(int argc, char** argv) {
         std::printf("%-7s best %8.1f ms, mean %8.1f ms, best / alone's %5.2f\n", names[k], best[k],
                     sums[k] / static_cast<double>(rounds), best[k] / best[0]);
     }
-    std::printf("engine / ring %.3f (mean %.3f), engine / mpi %.3f; weights differ by %.3g in the sum of rank 0's slices\n",
-                best[1] / best[2], sums[1] / sums[2], best[1] / best[3], difference);
+    std::printf(
+        "engine / ring %.3f (mean %.3f), engine / mpi %.3f; weights differ by %.3g in the sum of rank 0's slices\n",
+        best[1] / best[2], sums[1] / sums[2], best[1] / best[3], difference);
     return 0;
 }

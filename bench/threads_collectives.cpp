@@ -70,7 +70,8 @@ int main() {
             world.prepare(bytes);
             const row now = measure(world, bytes);
             if (world.rank() != 0) continue;
-            std::printf("%8zu KiB: all-gather %9.3f ms = %.2f of memcpy's speed, reduce-scatter %9.3f ms = %.2f of an add loop's\n",
+            std::printf("%8zu KiB: all-gather %9.3f ms = %.2f of memcpy's speed, reduce-scatter %9.3f ms = %.2f of an "
+                        "add loop's\n",
                         now.bytes >> 10, now.gather, now.copy / now.gather, now.reduce, now.add / now.reduce);
         }
         const double busy = under_compute(world);

@@ -144,8 +144,9 @@ private:
     }
 
     std::string sample() {
-        return sample_text(activations_, [&](std::span<const std::uint8_t> inputs) { forward(inputs); },
-                           static_cast<std::size_t>(options_.sample_bytes), options_.temperature, options_.seed);
+        return sample_text(
+            activations_, [&](std::span<const std::uint8_t> inputs) { forward(inputs); },
+            static_cast<std::size_t>(options_.sample_bytes), options_.temperature, options_.seed);
     }
 
     double gradient_norm() const {
@@ -175,8 +176,8 @@ private:
                 const auto gradient = line(u.gradients.data() + u.starts[p], count) * static_cast<Real>(factor);
                 first += (gradient - first) * static_cast<Real>(1 - beta1);
                 second += (gradient.square() - second) * static_cast<Real>(1 - beta2);
-                weight -= rate * (first * unbias1 / ((second * unbias2).sqrt() + static_cast<Real>(epsilon)) +
-                                  decay * weight);
+                weight -= rate *
+                          (first * unbias1 / ((second * unbias2).sqrt() + static_cast<Real>(epsilon)) + decay * weight);
             }
         }
     }

@@ -1,5 +1,5 @@
-// Trains a small GPT of bytes with parameters, gradients and optimizer state sharded over ranks: plain_gpt.cpp beside it
-// with the library. Layers, loop and numbers are the same.
+// Trains a small GPT of bytes with parameters, gradients and optimizer state sharded over ranks: plain_gpt.cpp beside
+// it with the library. Layers, loop and numbers are the same.
 #include "gpt/allocations.hpp"
 #include "gpt/launch.hpp"
 #include "gpt/model.hpp"
@@ -71,7 +71,8 @@ public:
           tokens_(model_, "embedding", embedding_parameters(chosen.shape), 2),  // at both ends
           blocks_(make_blocks(chosen.shape)),
           last_(model_, "ln_f", norm_parameters(chosen.shape)),
-          optimizer_(model_, {.beta2 = 0.95, .weight_decay = chosen.weight_decay, .groups = {{"plain", {.weight_decay = 0}}}}),
+          optimizer_(model_,
+                     {.beta2 = 0.95, .weight_decay = chosen.weight_decay, .groups = {{"plain", {.weight_decay = 0}}}}),
           loss_(model_.add_metric("loss")) {
         std::vector<typename model_type::unit*> order{&tokens_.of};
         for (auto& block : blocks_) {
@@ -204,7 +205,9 @@ private:
     }
     const parameter_facts& facts_of(const reshard::parameter_info& p) const {
         const std::size_t blocks = blocks_.size();
-        return p.unit_index == 0 ? facts_[0][p.index] : p.unit_index <= blocks ? facts_[1][p.index] : facts_[2][p.index];
+        return p.unit_index == 0        ? facts_[0][p.index]
+               : p.unit_index <= blocks ? facts_[1][p.index]
+                                        : facts_[2][p.index];
     }
 
     // -------------------------------------------------------------------------------------------------- report

@@ -1,4 +1,5 @@
-// Counts allocations: every one of the program passes here. Apart from what allocates, so that no compiler sees through.
+// Counts allocations: every one of the program passes here. Apart from what allocates, so that no compiler sees
+// through.
 #include "allocations.hpp"
 
 #include <cstdlib>

@@ -147,8 +147,7 @@ void attention_backward(Real* dqkv, Real* scratch, const Real* dout, const Real*
             const auto query = matrix(qkv + start, context, size, 3 * width);
             const auto key = matrix(qkv + start + width, context, size, 3 * width);
             const auto value = matrix(qkv + start + 2 * width, context, size, 3 * width);
-            const auto weights =
-                matrix(attention + (sequence * heads + head) * context * context, context, context);
+            const auto weights = matrix(attention + (sequence * heads + head) * context * context, context, context);
             const auto change = matrix(dout + sequence * context * width + head * size, context, size, width);
             auto dscores = matrix(scratch, context, context);
             dscores.noalias() = change * value.transpose();

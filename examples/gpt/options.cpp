@@ -35,15 +35,13 @@ void add_trainer_options(CLI::App& app, options& o) {
     app.add_option("--context", o.shape.context, "bytes of a sequence")->check(above_zero);
     app.add_option("--batch", o.batch, "sequences of a step in all; ranks x microbatches must divide it")
         ->check(above_zero);
-    app.add_option("--microbatches", o.microbatches, "forward and backward passes of a step")
-        ->check(above_zero);
+    app.add_option("--microbatches", o.microbatches, "forward and backward passes of a step")->check(above_zero);
     app.add_option("--type", o.type, "arithmetic")->check(CLI::IsMember({"float", "double"}));
     app.add_option("--learning-rate", o.learning_rate, "highest learning rate")->check(above_zero);
     app.add_option("--outlier-limit", o.outlier_limit,
                    "skip a step whose loss or norm is so many deviations high; 0: never")
         ->check(from_zero);
-    app.add_option("--eval-every", o.eval_every, "steps from one validation to the next; 0: none")
-        ->check(from_zero);
+    app.add_option("--eval-every", o.eval_every, "steps from one validation to the next; 0: none")->check(from_zero);
     app.add_option("--sample-bytes", o.sample_bytes, "bytes to write at the end")->check(from_zero);
     app.add_option("--seed", o.seed, "seed of initial values, batches and sample");
     app.add_option("--report", o.report, "file for the report (JSON)");
@@ -92,8 +90,7 @@ options parse_options(int argc, const char* const* argv, bool sharded) {
                         2);
     }
     if (o.backend == "self" && o.ranks > 1) {
-        throw early_end("--backend self has one rank, not --ranks " + std::to_string(o.ranks) +
-                            "; use threads or mpi",
+        throw early_end("--backend self has one rank, not --ranks " + std::to_string(o.ranks) + "; use threads or mpi",
                         2);
     }
     if (!sharded) {

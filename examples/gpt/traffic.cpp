@@ -40,9 +40,10 @@ struct line_of_traffic {
     operation kind;
     reshard::operation_count reshard::collective_counts::* predicted;
 };
-constexpr line_of_traffic lines[] = {{"all_gather", operation::all_gather, &reshard::collective_counts::all_gather},
-                                     {"reduce_scatter", operation::reduce_scatter, &reshard::collective_counts::reduce_scatter},
-                                     {"all_reduce", operation::all_reduce, &reshard::collective_counts::all_reduce}};
+constexpr line_of_traffic lines[] = {
+    {"all_gather", operation::all_gather, &reshard::collective_counts::all_gather},
+    {"reduce_scatter", operation::reduce_scatter, &reshard::collective_counts::reduce_scatter},
+    {"all_reduce", operation::all_reduce, &reshard::collective_counts::all_reduce}};
 
 struct section {
     const char* name;

@@ -18,17 +18,16 @@ template <class Body>
 std::vector<std::string> errors_of(std::size_t ranks, Body body) {
     std::vector<std::string> words(ranks, "no error");
     try {
-        run_threads(
-            ranks,
-            [&](threads_communicator world) {
-                try {
-                    body(world);
-                } catch (const reshard::error& known) {
-                    words[world.rank()] = known.what();
-                    throw;
-                }
-            },
-            {.deadline_seconds = 10});
+        run_threads(ranks,
+                    [&](threads_communicator world) {
+                        try {
+                            body(world);
+                        } catch (const reshard::error& known) {
+                            words[world.rank()] = known.what();
+                            throw;
+                        }
+                    },
+                    {.deadline_seconds = 10});
     } catch (const reshard::error&) {
     }
     return words;
@@ -114,7 +113,9 @@ TEST_CASE("where compute is a queue the difference is found later, and reset() m
         const auto compute = reshard::host_device(side).make_stream("compute");
         hand one(world, parse_policy("full_shard", "reshard_always"), {5}, 1, 1, {}, compute);
         const auto pass = [&] {
-            { auto scope = one.list[0]->forward(); }
+            {
+                auto scope = one.list[0]->forward();
+            }
             auto scope = one.list[0]->backward();
             const auto gradient = scope.gradient(one.w);
             world.device().launch(compute, [gradient] {
@@ -137,7 +138,8 @@ TEST_CASE("where compute is a queue the difference is found later, and reset() m
     });
     for (const std::string& each : words) {
         CAPTURE(each);
-        CHECK(each.find("ranks differ in the number of microbatches: 1 on rank 0 and 2 on rank 1") != std::string::npos);
+        CHECK(each.find("ranks differ in the number of microbatches: 1 on rank 0 and 2 on rank 1") !=
+              std::string::npos);
     }
     CHECK(all_are(weights, -1));
 }

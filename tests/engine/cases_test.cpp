@@ -28,7 +28,9 @@ enum class copy { resting, kept, prefetched };
 /// What a forward of the first unit reads after a write of 2s, and again one step of gradient 1 later.
 std::vector<float> seen_after(writer how, copy what) {
     std::vector<float> seen(4, -1);
-    const char* strategy = how == writer::broadcast ? "no_shard" : what == copy::resting ? "shard_gradients" : "full_shard";
+    const char* strategy = how == writer::broadcast ? "no_shard"
+                           : what == copy::resting  ? "shard_gradients"
+                                                    : "full_shard";
     const char* reshard = what == copy::kept ? "keep_until_step" : "reshard_always";
     run_threads(2, [&](threads_communicator world) {
         hand one(world, parse_policy(strategy, reshard), {70}, 3);
@@ -94,7 +96,9 @@ TEST_CASE("a write while a scope is open throws and names it") {
             auto scope = one.list[0]->forward();
             CHECK_THROWS_WITH_AS(one.model.write_weights(), doctest::Contains("unit.0"), reshard::state_error);
         }
-        { auto scope = one.list[1]->forward(); }
+        {
+            auto scope = one.list[1]->forward();
+        }
         for (std::size_t u = 2; u-- > 0;) auto scope = one.list[u]->backward();
         one.optimizer.step();
     });
@@ -103,25 +107,24 @@ TEST_CASE("a write while a scope is open throws and names it") {
 TEST_CASE("units visited in another order on rank 1: an error that names both, and no hang") {
     std::vector<std::string> words(2);
     const auto began = std::chrono::steady_clock::now();
-    run_threads(
-        2,
-        [&](threads_communicator world) {
-            hand one(world, parse_policy("full_shard", "reshard_always"), {70}, 3);
-            try {
-                for (const std::size_t u : {0u, world.rank() == 1 ? 2u : 1u, world.rank() == 1 ? 1u : 2u}) {
-                    auto scope = one.list[u]->forward();
-                }
-                one.list[2]->backward([&](auto&) {});
-                one.list[1]->backward([&](auto&) {});
-                one.list[0]->backward([&](auto&) {});
-                one.optimizer.step();
-            } catch (const reshard::error& known) {
-                words[world.rank()] = known.what();
-                world.control().raise(known.what());
-            }
-            one.model.reset();
-        },
-        {.deadline_seconds = 5});
+    run_threads(2,
+                [&](threads_communicator world) {
+                    hand one(world, parse_policy("full_shard", "reshard_always"), {70}, 3);
+                    try {
+                        for (const std::size_t u : {0u, world.rank() == 1 ? 2u : 1u, world.rank() == 1 ? 1u : 2u}) {
+                            auto scope = one.list[u]->forward();
+                        }
+                        one.list[2]->backward([&](auto&) {});
+                        one.list[1]->backward([&](auto&) {});
+                        one.list[0]->backward([&](auto&) {});
+                        one.optimizer.step();
+                    } catch (const reshard::error& known) {
+                        words[world.rank()] = known.what();
+                        world.control().raise(known.what());
+                    }
+                    one.model.reset();
+                },
+                {.deadline_seconds = 5});
     CHECK(words[1].find("E-ORDER-1") != std::string::npos);
     CHECK(words[1].find("forward of \"unit.2\"") != std::string::npos);
     CHECK(words[1].find("forward of \"unit.1\"") != std::string::npos);
@@ -134,26 +137,24 @@ TEST_CASE("one rank alone runs an evaluation: an error that says who waits for w
     std::vector<std::string> words(2);
     const auto began = std::chrono::steady_clock::now();
     SUBCASE("the other has ended") {
-        CHECK_THROWS_WITH_AS(run_threads(
-                                 2,
-                                 [&](threads_communicator world) {
-                                     trainer_type one({}, world, parse_policy("full_shard", "reshard_always"));
-                                     one.train(1);
-                                     if (world.rank() == 0) one.evaluate(0, 4);
-                                 },
-                                 {.deadline_seconds = 30}),
+        CHECK_THROWS_WITH_AS(run_threads(2,
+                                         [&](threads_communicator world) {
+                                             trainer_type one({}, world, parse_policy("full_shard", "reshard_always"));
+                                             one.train(1);
+                                             if (world.rank() == 0) one.evaluate(0, 4);
+                                         },
+                                         {.deadline_seconds = 30}),
                              doctest::Contains("layer.0"), reshard::timeout_error);
     }
     SUBCASE("the other is busy elsewhere") {
-        CHECK_THROWS_WITH_AS(run_threads(
-                                 2,
-                                 [&](threads_communicator world) {
-                                     trainer_type one({}, world, parse_policy("full_shard", "reshard_always"));
-                                     one.train(1);
-                                     if (world.rank() == 0) one.evaluate(0, 4);
-                                     std::this_thread::sleep_for(std::chrono::milliseconds(1200));
-                                 },
-                                 {.deadline_seconds = 0.3}),
+        CHECK_THROWS_WITH_AS(run_threads(2,
+                                         [&](threads_communicator world) {
+                                             trainer_type one({}, world, parse_policy("full_shard", "reshard_always"));
+                                             one.train(1);
+                                             if (world.rank() == 0) one.evaluate(0, 4);
+                                             std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+                                         },
+                                         {.deadline_seconds = 0.3}),
                              doctest::Contains("rank 1"), reshard::timeout_error);
     }
     CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(6));
@@ -216,8 +217,11 @@ TEST_CASE("what is gathered after a forward is what the reshard policy says") {
         const char* reshard;
         std::size_t after_forward, after_backward;  // units of five, the first no exception
     };
-    for (const row& each : {row{"reshard_always", 0, 0}, {"reshard_never", 5, 0}, {"keep_until_step", 5, 5},
-                            {"keep_last:1", 1, 0}, {"keep_last:3", 3, 0}}) {
+    for (const row& each : {row{"reshard_always", 0, 0},
+                            {"reshard_never", 5, 0},
+                            {"keep_until_step", 5, 5},
+                            {"keep_last:1", 1, 0},
+                            {"keep_last:3", 3, 0}}) {
         CAPTURE(each.reshard);
         run_threads(2, [&](threads_communicator world) {
             reshard::model_options options;
@@ -271,7 +275,8 @@ TEST_CASE("parameters that rest whole keep one address; elsewhere resting() is r
         run_threads(2, [&](threads_communicator world) {
             hand one(world, parse_policy(strategy, "reshard_always"), {70}, 2);
             if (std::string(strategy) == "full_shard") {
-                CHECK_THROWS_WITH_AS(one.list[0]->resting(one.w), doctest::Contains("E-STATE-13"), reshard::state_error);
+                CHECK_THROWS_WITH_AS(one.list[0]->resting(one.w), doctest::Contains("E-STATE-13"),
+                                     reshard::state_error);
                 return;
             }
             const auto values = one.list[0]->resting(one.w);
@@ -295,8 +300,10 @@ TEST_CASE("an embedding forty times a block: gather space is the largest unit an
             using model_type = sharded_model<policy_type, threads_communicator>;
             model_type model(world, {}, parse_policy("full_shard", "reshard_always"));
             reshard::sgd<model_type> optimizer(model);
-            std::vector<model_type::unit*> order = {&model.add_unit("embedding", {{"w", {embedding}, {}}}, {.uses = uses})};
-            for (int u = 0; u < 6; ++u) order.push_back(&model.add_unit("h." + std::to_string(u), {{"w", {block}, {}}}));
+            std::vector<model_type::unit*> order = {
+                &model.add_unit("embedding", {{"w", {embedding}, {}}}, {.uses = uses})};
+            for (int u = 0; u < 6; ++u)
+                order.push_back(&model.add_unit("h." + std::to_string(u), {{"w", {block}, {}}}));
             if (uses == 2) order.push_back(order[0]);
             model.set_order(order);
             model.initialize([](const auto&, std::size_t, auto) {});
@@ -351,8 +358,8 @@ TEST_CASE("initial values by element, by whole parameter, and on any number of r
                     hand one(world, parse_policy(strategy, "reshard_always"), {11, 9}, 3);
                     std::size_t calls = 0;
                     if (whole) {
-                        one.model.initialize(reshard::by_whole_parameter{
-                            [&](const reshard::parameter_info& info, auto values) {
+                        one.model.initialize(
+                            reshard::by_whole_parameter{[&](const reshard::parameter_info& info, auto values) {
                                 ++calls;
                                 if (values.size() != 99 || info.shape.size() != 2) wrong[world.rank()] = "shape";
                                 for (std::size_t i = 0; i < values.size(); ++i) values[i] = value(info.unit_index, i);

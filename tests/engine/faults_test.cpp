@@ -62,36 +62,35 @@ faulty_run run_with_fault(const policy_type& policy, std::size_t culprit, std::s
                           const reshard::delay_source* delays = nullptr) {
     faulty_run out{std::vector<owned_values>(ranks), std::vector<owned_values>(ranks)};
     std::atomic<std::uint64_t> thrown{0};
-    run_threads(
-        ranks,
-        [&](threads_communicator world) {
-            compute_place place(world, queued, delays);
-            trainer_type one(small_net(), world, policy, {}, place.ref());
-            bool counting = false;
-            std::size_t seen = 0;
-            one.at_point = [&](const char*) {
-                if (counting && seen++ == at && world.rank() == culprit) throw injected();
-            };
-            try {
-                world.barrier({});  // all are built
-                one.train(microbatches);
-                counting = true;
-                // the others may run ahead of the culprit, at most two steps
-                for (int s = 0; s < 3; ++s) one.train(microbatches);
-            } catch (const injected&) {
-                ++thrown;
-                // outside of scopes nobody is told: the trainer's own call to reset() does
-                world.control().raise("injected");
-            } catch (const reshard::error&) {
-                ++thrown;
-            }
-            one.at_point = nullptr;
-            one.model.reset();
-            out.after_reset[world.rank()] = one.owned();
-            while (one.model.steps() < steps) one.train(microbatches);
-            out.at_end[world.rank()] = one.owned();
-        },
-        {.deadline_seconds = 20});
+    run_threads(ranks,
+                [&](threads_communicator world) {
+                    compute_place place(world, queued, delays);
+                    trainer_type one(small_net(), world, policy, {}, place.ref());
+                    bool counting = false;
+                    std::size_t seen = 0;
+                    one.at_point = [&](const char*) {
+                        if (counting && seen++ == at && world.rank() == culprit) throw injected();
+                    };
+                    try {
+                        world.barrier({});  // all are built
+                        one.train(microbatches);
+                        counting = true;
+                        // the others may run ahead of the culprit, at most two steps
+                        for (int s = 0; s < 3; ++s) one.train(microbatches);
+                    } catch (const injected&) {
+                        ++thrown;
+                        // outside of scopes nobody is told: the trainer's own call to reset() does
+                        world.control().raise("injected");
+                    } catch (const reshard::error&) {
+                        ++thrown;
+                    }
+                    one.at_point = nullptr;
+                    one.model.reset();
+                    out.after_reset[world.rank()] = one.owned();
+                    while (one.model.steps() < steps) one.train(microbatches);
+                    out.at_end[world.rank()] = one.owned();
+                },
+                {.deadline_seconds = 20});
     out.thrown = thrown;
     return out;
 }
@@ -132,8 +131,7 @@ TEST_CASE("one rank of four throws at any point of a step; all are at the last c
 TEST_CASE("a fault under delays on every stream") {
     for (std::uint64_t seed = 1; seed <= 24; ++seed) {
         CAPTURE(seed);
-        const policy_type policy =
-            parse_policy(strategies[seed % 4], reshards[seed / 4 % 4], seed / 16 % 2 == 1);
+        const policy_type policy = parse_policy(strategies[seed % 4], reshards[seed / 4 % 4], seed / 16 % 2 == 1);
         const reshard::random_delays delays(seed, 200);
         const auto found = run_with_fault(policy, seed % ranks, (seed * 7) % 40, seed % 3 != 0, &delays);
         const auto reset = join(found.after_reset), end = join(found.at_end);

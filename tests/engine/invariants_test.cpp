@@ -101,7 +101,8 @@ TEST_CASE("after step() nothing is open, kept or half summed, and resting copies
                     for (const auto* unit : state.units) {
                         if (unit->open_scopes != 0 || unit->open_forwards != 0) text += unit->name + " open; ";
                         if (unit->accumulating) text += unit->name + " half summed; ";
-                        if (unit->source == reshard::view_source::gathered && unit->here) text += unit->name + " kept; ";
+                        if (unit->source == reshard::view_source::gathered && unit->here)
+                            text += unit->name + " kept; ";
                         if (unit->source == reshard::view_source::resting && !state.valid(*unit)) {
                             text += unit->name + " rests old; ";
                         }
@@ -118,7 +119,7 @@ TEST_CASE("a group of one issues no collective") {
         counter counts;
         run_threads(1, [&](threads_communicator world) {
             trainer<policy_type, counted<threads_communicator>> one({}, counted<threads_communicator>(world, counts),
-                                                                     policy);
+                                                                    policy);
             one.train(2);
             one.evaluate(0, 4);
             one.train(1);

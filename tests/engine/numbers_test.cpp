@@ -31,9 +31,8 @@ TEST_CASE("a group of one sums three microbatches of gradient 1 to 3") {
 }
 
 TEST_CASE("microbatches with gradients 1, 2 and 4 sum to 7") {
-    under_every_policy([](const policy_type& policy) {
-        CHECK(all_are(step_of(policy, {{1, 2, 4}, {1, 2, 4}}, {5, 3}), -7));
-    });
+    under_every_policy(
+        [](const policy_type& policy) { CHECK(all_are(step_of(policy, {{1, 2, 4}, {1, 2, 4}}, {5, 3}), -7)); });
 }
 
 TEST_CASE("sums over ranks and microbatches: two ranks, two microbatches, gradient 1 is 4") {
@@ -91,9 +90,8 @@ TEST_CASE("the norm of a gradient that every rank holds is not multiplied by ran
 }
 
 TEST_CASE("a tied weight of 5 x 2 used twice falls by 2 on both ranks") {
-    under_every_policy([](const policy_type& policy) {
-        CHECK(all_are(step_of(policy, {{1}, {1}}, {5, 2}, {}, 2), -2));
-    });
+    under_every_policy(
+        [](const policy_type& policy) { CHECK(all_are(step_of(policy, {{1}, {1}}, {5, 2}, {}, 2), -2)); });
 }
 
 TEST_CASE("a parameter of two rows over four ranks: ranks that own nothing take part") {

@@ -69,7 +69,8 @@ TEST_CASE("refused before the build") {
     for (const auto& slots : {reshard::slot_options{1, 0, 1}, reshard::slot_options{1, 1, 0}}) {
         reshard::model_options options;
         options.slots = slots;
-        expect(error_of([&] { model_of_six refused(options); }), "E-ARGUMENT-5", {"max_open", "recompute_segment", "0"});
+        expect(error_of([&] { model_of_six refused(options); }), "E-ARGUMENT-5",
+               {"max_open", "recompute_segment", "0"});
     }
     model_type empty(idle_communicator(2));
     expect(error_of([&] { empty.begin_step(); }), "E-STATE-6", {"no units"});
@@ -83,9 +84,9 @@ TEST_CASE("refused after the build") {
     model_of_six six;
     six.model.begin_step();
     for (const auto& words :
-         {error_of([&] { six.model.add_unit("late", {{"w", {4}, {}}}); }), error_of([&] { six.model.add_state("late"); }),
-          error_of([&] { six.model.add_metric("late"); }), error_of([&] { six.model.set_order({}); }),
-          error_of([&] { six.model.layout({{"w", {4}, {}}}); })}) {
+         {error_of([&] { six.model.add_unit("late", {{"w", {4}, {}}}); }),
+          error_of([&] { six.model.add_state("late"); }), error_of([&] { six.model.add_metric("late"); }),
+          error_of([&] { six.model.set_order({}); }), error_of([&] { six.model.layout({{"w", {4}, {}}}); })}) {
         expect(words, "E-STATE-17", {"after the model was built"});
     }
 }
@@ -94,11 +95,16 @@ TEST_CASE("refused orders") {
     model_of_six six;
     expect(error_of([&] { six.units[2]->backward([](auto&) {}); }), "E-ORDER-9", {"backward of \"h.2\"", "0 steps"});
     expect(error_of([&] { auto opened = six.units[2]->recompute(); }), "E-ORDER-9", {"recompute of \"h.2\""});
-    expect(error_of([&] { auto opened = six.units[1]->forward(); }), "E-ORDER-1",
-           {"rank 0", "forward of \"h.1\"", "forward of \"h.0\" in microbatch 0", "step 1", "{\"h.1\"}", "set_order()"});
-    { auto scope = six.units[0]->forward(0); }
-    expect(error_of([&] { auto opened = six.units[0]->forward(); }), "E-ORDER-5", {"h.0", "uses = 1", "forward of \"h.1\""});
-    expect(error_of([&] { auto opened = six.units[1]->forward(3); }), "E-ORDER-6", {"h.1", "microbatch 3", "microbatch 0"});
+    expect(
+        error_of([&] { auto opened = six.units[1]->forward(); }), "E-ORDER-1",
+        {"rank 0", "forward of \"h.1\"", "forward of \"h.0\" in microbatch 0", "step 1", "{\"h.1\"}", "set_order()"});
+    {
+        auto scope = six.units[0]->forward(0);
+    }
+    expect(error_of([&] { auto opened = six.units[0]->forward(); }), "E-ORDER-5",
+           {"h.0", "uses = 1", "forward of \"h.1\""});
+    expect(error_of([&] { auto opened = six.units[1]->forward(3); }), "E-ORDER-6",
+           {"h.1", "microbatch 3", "microbatch 0"});
     expect(error_of([&] { six.optimizer.step(); }), "E-ORDER-12",
            {"rank 0", "step()", "step 1", "forward of \"h.1\" in microbatch 0", "1 microbatches"});
     expect(error_of([&] { six.model.discard_step(); }), "E-ORDER-12", {"discard_step()"});
@@ -107,13 +113,17 @@ TEST_CASE("refused orders") {
     expect(error_of([&] { six.units[3]->backward([](auto&) {}); }), "E-ORDER-1",
            {"backward of \"h.3\"", "backward of \"h.5\""});
     six.backwards();
-    expect(error_of([&] { auto opened = six.units[0]->forward(); }), "E-ORDER-4", {"forward of \"h.0\"", "step 1", "all 1"});
+    expect(error_of([&] { auto opened = six.units[0]->forward(); }), "E-ORDER-4",
+           {"forward of \"h.0\"", "step 1", "all 1"});
     expect(error_of([&] { six.model.idle_microbatch(); }), "E-ORDER-11", {"all 1", "step 1"});
     six.optimizer.step();
 
     auto evaluating = six.model.evaluate();
-    { auto scope = six.units[0]->forward(); }
-    expect(error_of([&] { auto opened = six.units[2]->forward(); }), "E-ORDER-7", {"rank 0", "\"h.2\"", "\"h.1\" next", "\"h.0\""});
+    {
+        auto scope = six.units[0]->forward();
+    }
+    expect(error_of([&] { auto opened = six.units[2]->forward(); }), "E-ORDER-7",
+           {"rank 0", "\"h.2\"", "\"h.1\" next", "\"h.0\""});
 }
 
 TEST_CASE("refused states") {
@@ -125,7 +135,8 @@ TEST_CASE("refused states") {
     expect(error_of([&] { six.model.gradients(); }), "E-STATE-16", {"step 1", "not final"});
     {
         auto scope = six.units[0]->forward();
-        expect(error_of([&] { auto opened = six.units[1]->forward(); }), "E-STATE-8", {"h.1", "number 2", "max_open is 1", "\"h.0\""});
+        expect(error_of([&] { auto opened = six.units[1]->forward(); }), "E-STATE-8",
+               {"h.1", "number 2", "max_open is 1", "\"h.0\""});
         expect(error_of([&] { six.optimizer.step(); }), "E-STATE-5", {"step()"});
         expect(error_of([&] { auto opened = six.model.write_weights(); }), "E-STATE-15", {"h.0"});
         expect(error_of([&] { auto opened = six.model.evaluate(); }), "E-STATE-14", {"h.0"});
@@ -142,14 +153,16 @@ TEST_CASE("refused states") {
     }
     {
         auto writing = six.model.write_weights();
-        expect(error_of([&] { auto opened = six.units[1]->forward(); }), "E-STATE-5", {"forward of \"h.1\"", "write_weights()"});
+        expect(error_of([&] { auto opened = six.units[1]->forward(); }), "E-STATE-5",
+               {"forward of \"h.1\"", "write_weights()"});
         expect(error_of([&] { auto opened = six.model.write_weights(); }), "E-STATE-15", {"write_weights()"});
     }
     {
         auto scope = six.units[1]->forward();
         model_of_six other;
         auto& second = other.model.add_unit("more", {{"w", {64}, {}}});
-        expect(error_of([&] { static_cast<void>(scope[second.layout().parameter("w")]); }), "E-ARGUMENT-3", {"h.1", "layout 1", "layout 6"});
+        expect(error_of([&] { static_cast<void>(scope[second.layout().parameter("w")]); }), "E-ARGUMENT-3",
+               {"h.1", "layout 1", "another model"});
     }
     model_of_six between;
     {
@@ -166,7 +179,9 @@ TEST_CASE("refused buffers poison the model, and reset() mends it") {
     {
         model_of_six six;
         six.forwards();
-        { auto scope = six.units[3]->recompute(); }
+        {
+            auto scope = six.units[3]->recompute();
+        }
         expect(error_of([&] { six.units[5]->backward([](auto&) {}); }), "E-STATE-2",
                {"\"h.5\"", "\"h.3\"", "recomput", "recompute_segment"});
         expect(error_of([&] { auto opened = six.model.evaluate(); }), "E-STATE-1", {"h.5", "step 1", "reset()"});
@@ -203,7 +218,9 @@ TEST_CASE("refused arguments of scopes and steps") {
     reshard::sgd<model_type> optimizer(model);
     auto& unit = model.add_unit("only", {{"w", {4}, {}}, {"fixed", {4}, {.trainable = false}}});
     const auto fixed = unit.layout().parameter("fixed");
-    { auto scope = unit.forward(); }
+    {
+        auto scope = unit.forward();
+    }
     {
         auto scope = unit.backward();
         expect(error_of([&] { scope.gradient(fixed); }), "E-ARGUMENT-4", {"only", "fixed", "not trainable"});
@@ -225,8 +242,12 @@ TEST_CASE("refused optimizers") {
             model_type model(idle_communicator(2));
             reshard::adamw<model_type> optimizer(model, options);
             auto& unit = model.add_unit("only", {{"w", {4}, {.group = group}}});
-            { auto scope = unit.forward(); }
-            { auto scope = unit.backward(); }
+            {
+                auto scope = unit.forward();
+            }
+            {
+                auto scope = unit.backward();
+            }
             optimizer.step();
         });
     };
@@ -234,11 +255,13 @@ TEST_CASE("refused optimizers") {
     expect(with({.beta1 = 1}, ""), "E-OPTIM-1", {"adamw", "beta1", "1", "at least 0 and below 1"});
     expect(with({.epsilon = -1}, ""), "E-OPTIM-1", {"epsilon", "-1"});
     expect(with({.groups = {{"bias", {.beta2 = 2}}}}, "bias"), "E-OPTIM-1", {"beta2", "2"});
-    expect(with({.groups = {{"bias", {}}}}, "biases"), "E-OPTIM-2", {"adamw", "\"w\"", "\"only\"", "\"biases\"", "bias"});
+    expect(with({.groups = {{"bias", {}}}}, "biases"), "E-OPTIM-2",
+           {"adamw", "\"w\"", "\"only\"", "\"biases\"", "bias"});
     expect(with({}, "biases"), "E-OPTIM-2", {"none"});
     expect(with({.groups = {{"bias", {}}}}, ""), "E-OPTIM-3", {"adamw", "\"bias\""});
     model_type model(idle_communicator(2));
-    expect(error_of([&] { reshard::sgd<model_type> refused(model, {.momentum = -0.5}); }), "E-OPTIM-1", {"sgd", "momentum", "-0.5"});
+    expect(error_of([&] { reshard::sgd<model_type> refused(model, {.momentum = -0.5}); }), "E-OPTIM-1",
+           {"sgd", "momentum", "-0.5"});
 }
 
 TEST_CASE("refused schedules") {

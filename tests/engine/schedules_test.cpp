@@ -64,8 +64,9 @@ TEST_CASE("schedules train as the plain loop does, to the bit on whole numbers")
     trainer_options options;
     options.sgd = true;
     options.averaged = false;
-    const std::vector<std::vector<pass>> schedules = {gpipe(3, false), gpipe(3, true), one_forward_one_backward(3, 2),
-                                                      one_forward_one_backward(3, 3), split(3), chunks(3, net.uses())};
+    const std::vector<std::vector<pass>> schedules = {
+        gpipe(3, false), gpipe(3, true),       one_forward_one_backward(3, 2), one_forward_one_backward(3, 3),
+        split(3),        chunks(3, net.uses())};
     under_every_policy([&](const policy_type& policy) {
         for (std::size_t number = 0; number < schedules.size(); ++number) {
             CAPTURE(number);
@@ -181,7 +182,8 @@ std::vector<std::size_t> gathers_with_recompute(const std::string& reshard, std:
         if (world.rank() != 0) return;
         const auto& log = one.model.internals().log;
         for (std::uint64_t k = before; k < log.count(); ++k) {
-            if (log.at(k).what == reshard::detail::collective::all_gather && log.at(k).unit < 6) ++gathers[log.at(k).unit];
+            if (log.at(k).what == reshard::detail::collective::all_gather && log.at(k).unit < 6)
+                ++gathers[log.at(k).unit];
         }
     });
     return gathers;
@@ -203,8 +205,12 @@ TEST_CASE("a longer segment than declared throws with both numbers") {
         options.slots.recompute_segment = 2;
         hand one(world, parse_policy("full_shard", "reshard_always"), {64}, 6, 1, options);
         for (auto* unit : one.list) auto scope = unit->forward();
-        { auto scope = one.list[3]->recompute(); }
-        { auto scope = one.list[4]->recompute(); }
+        {
+            auto scope = one.list[3]->recompute();
+        }
+        {
+            auto scope = one.list[4]->recompute();
+        }
         try {
             auto scope = one.list[5]->recompute();
             FAIL_CHECK("no error");

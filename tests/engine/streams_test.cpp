@@ -47,16 +47,15 @@ oracle::net small_net(std::size_t layers = 3) {
 owned_values run(const oracle::net& net, const policy_type& policy, std::size_t ranks, bool queued,
                  const reshard::delay_source* delays) {
     std::vector<owned_values> owned(ranks);
-    run_threads(
-        ranks,
-        [&](threads_communicator world) {
-            std::optional<queues> side;
-            if (queued) side.emplace(world, delays);
-            trainer_type one(net, world, policy, {}, queued ? stream_ref(side->compute) : stream_ref{});
-            for (const std::size_t m : {2u, 1u, 3u}) one.train(m);
-            owned[world.rank()] = one.owned();
-        },
-        {.deadline_seconds = 60, .delays = delays});
+    run_threads(ranks,
+                [&](threads_communicator world) {
+                    std::optional<queues> side;
+                    if (queued) side.emplace(world, delays);
+                    trainer_type one(net, world, policy, {}, queued ? stream_ref(side->compute) : stream_ref{});
+                    for (const std::size_t m : {2u, 1u, 3u}) one.train(m);
+                    owned[world.rank()] = one.owned();
+                },
+                {.deadline_seconds = 60, .delays = delays});
     const auto found = join(owned);
     CHECK(found.whole);
     return found.all;
@@ -180,34 +179,34 @@ TEST_CASE("six layers, two gradient buffers, slow reductions, two steps: all sum
         const late_stream delays("reductions", 1500);
         std::vector<std::size_t> buffers(2);
         std::vector<std::string> wrong(2);
-        run_threads(
-            2,
-            [&](threads_communicator world) {
-                queues side(world);
-                hand one(world, parse_policy("full_shard", reshard), {33}, 6, 1, {}, side.compute);
-                buffers[world.rank()] = one.model.internals().slots.gradient_bytes.size();
-                for (std::size_t s = 1; s <= 2; ++s) {
-                    for (auto* unit : one.list) auto scope = unit->forward();
-                    for (std::size_t u = 6; u-- > 0;) {
-                        auto scope = one.list[u]->backward();
-                        const auto gradient = scope.gradient(one.w);
-                        const float add = static_cast<float>(10 * s + u);
-                        world.device().launch(stream_ref(side.compute), [gradient, add] {
-                            for (float& each : gradient) each += add;
-                        });
-                    }
-                    const auto sums = one.model.gradients();  // joined into the compute stream
-                    one.model.gradient_norm();                // waits for it
-                    for (const auto& slice : one.model.owned()) {
-                        const auto expected = static_cast<float>(10 * s + slice.parameter.unit_index);
-                        for (std::size_t i = 0; i < slice.count; ++i) {
-                            if (sums[slice.arena_offset + i] != expected) wrong[world.rank()] += slice.parameter.unit;
+        run_threads(2,
+                    [&](threads_communicator world) {
+                        queues side(world);
+                        hand one(world, parse_policy("full_shard", reshard), {33}, 6, 1, {}, side.compute);
+                        buffers[world.rank()] = one.model.internals().slots.gradient_bytes.size();
+                        for (std::size_t s = 1; s <= 2; ++s) {
+                            for (auto* unit : one.list) auto scope = unit->forward();
+                            for (std::size_t u = 6; u-- > 0;) {
+                                auto scope = one.list[u]->backward();
+                                const auto gradient = scope.gradient(one.w);
+                                const float add = static_cast<float>(10 * s + u);
+                                world.device().launch(stream_ref(side.compute), [gradient, add] {
+                                    for (float& each : gradient) each += add;
+                                });
+                            }
+                            const auto sums = one.model.gradients();  // joined into the compute stream
+                            one.model.gradient_norm();                // waits for it
+                            for (const auto& slice : one.model.owned()) {
+                                const auto expected = static_cast<float>(10 * s + slice.parameter.unit_index);
+                                for (std::size_t i = 0; i < slice.count; ++i) {
+                                    if (sums[slice.arena_offset + i] != expected)
+                                        wrong[world.rank()] += slice.parameter.unit;
+                                }
+                            }
+                            one.optimizer.step();
                         }
-                    }
-                    one.optimizer.step();
-                }
-            },
-            {.deadline_seconds = 60, .delays = &delays});
+                    },
+                    {.deadline_seconds = 60, .delays = &delays});
         CHECK(buffers[0] == 2);
         for (const std::string& each : wrong) CHECK(each == "");
     }
@@ -217,22 +216,21 @@ TEST_CASE("gradients are final after the last backward, and an error before") {
     const late_stream delays("reductions", 20000);
     std::vector<float> read(2);
     std::vector<std::string> early(2);
-    run_threads(
-        2,
-        [&](threads_communicator world) {
-            hand one(world, parse_policy("full_shard", "reshard_always"), {128});
-            one.model.begin_step({.microbatches = 2});
-            one.microbatch(static_cast<float>(world.rank() * 2 + 1));
-            try {
-                one.model.gradients();
-            } catch (const reshard::state_error& known) {
-                early[world.rank()] = known.what();
-            }
-            one.microbatch(static_cast<float>(world.rank() * 2 + 1));
-            read[world.rank()] = one.model.gradients()[0];
-            one.optimizer.step();
-        },
-        {.deadline_seconds = 60, .delays = &delays});
+    run_threads(2,
+                [&](threads_communicator world) {
+                    hand one(world, parse_policy("full_shard", "reshard_always"), {128});
+                    one.model.begin_step({.microbatches = 2});
+                    one.microbatch(static_cast<float>(world.rank() * 2 + 1));
+                    try {
+                        one.model.gradients();
+                    } catch (const reshard::state_error& known) {
+                        early[world.rank()] = known.what();
+                    }
+                    one.microbatch(static_cast<float>(world.rank() * 2 + 1));
+                    read[world.rank()] = one.model.gradients()[0];
+                    one.optimizer.step();
+                },
+                {.deadline_seconds = 60, .delays = &delays});
     for (const float each : read) CHECK(each == 4);
     for (const std::string& each : early) {
         CHECK(each.find("E-STATE-16") != std::string::npos);
@@ -278,7 +276,9 @@ TEST_CASE("fifty units, the host far ahead of compute: live buffers stay within 
 
 TEST_CASE("peers far behind: a rank whose compute is slow gets what the fast ones got") {
     struct slow_rank final : reshard::delay_source {
-        std::uint64_t before(std::size_t rank, const char*, std::uint64_t) const override { return rank == 1 ? 200 : 0; }
+        std::uint64_t before(std::size_t rank, const char*, std::uint64_t) const override {
+            return rank == 1 ? 200 : 0;
+        }
     };
     const slow_rank delays;
     const oracle::net net = small_net();

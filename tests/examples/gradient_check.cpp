@@ -175,9 +175,15 @@ TEST_CASE("layernorm follows its formula and its gradients are slopes") {
     numbers din(in.size(), 0.5), dweight(weight.size(), 0.25), dbias(bias.size(), 0.125);  // added to, not written
     layernorm_backward(din.data(), dweight.data(), dbias.data(), seen.data(), in.data(), mean.data(), inverse.data(),
                        weight.data(), rows, width);
-    for (double& d : din) { d -= 0.5; }
-    for (double& d : dweight) { d -= 0.25; }
-    for (double& d : dbias) { d -= 0.125; }
+    for (double& d : din) {
+        d -= 0.5;
+    }
+    for (double& d : dweight) {
+        d -= 0.25;
+    }
+    for (double& d : dbias) {
+        d -= 0.125;
+    }
     CHECK(worst_error(in, din, value) < tolerance);
     CHECK(worst_error(weight, dweight, value) < tolerance);
     CHECK(worst_error(bias, dbias, value) < tolerance);
@@ -207,8 +213,12 @@ TEST_CASE("matmul follows its formula and its gradients are slopes") {
     numbers din(in.size(), 9), dweight(weight.size(), 0.25), dbias(bias.size(), 0.125);  // din is written
     matmul_backward(din.data(), dweight.data(), dbias.data(), seen.data(), in.data(), weight.data(), rows, inputs,
                     outputs);
-    for (double& d : dweight) { d -= 0.25; }
-    for (double& d : dbias) { d -= 0.125; }
+    for (double& d : dweight) {
+        d -= 0.25;
+    }
+    for (double& d : dbias) {
+        d -= 0.125;
+    }
     CHECK(worst_error(in, din, value) < tolerance);
     CHECK(worst_error(weight, dweight, value) < tolerance);
     CHECK(worst_error(bias, dbias, value) < tolerance);

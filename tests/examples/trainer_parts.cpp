@@ -68,11 +68,23 @@ TEST_CASE("options: defaults, and what they become") {
     CHECK(parsed({"--backend", "self"}).ranks == 1);
     CHECK(parsed({"--backend", "mpi"}).ranks == 0);
     CHECK(parsed({}, false).ranks == 1);
-    const options all = parsed({"--steps", "9", "--layers", "2", "--width", "12", "--heads", "3", "--context", "8",
-                                "--batch", "12", "--microbatches", "2", "--type", "double", "--seed", "5",
-                                "--ranks", "3", "--strategy", "shard_optimizer", "--reshard", "keep_last:1",
-                                "--accumulate", "once", "--learning-rate", "1e-3", "--eval-every", "0",
-                                "--sample-bytes", "0", "--report", "r"});
+    const options all = parsed({"--steps",         "9",
+                                "--layers",        "2",
+                                "--width",         "12",
+                                "--heads",         "3",
+                                "--context",       "8",
+                                "--batch",         "12",
+                                "--microbatches",  "2",
+                                "--type",          "double",
+                                "--seed",          "5",
+                                "--ranks",         "3",
+                                "--strategy",      "shard_optimizer",
+                                "--reshard",       "keep_last:1",
+                                "--accumulate",    "once",
+                                "--learning-rate", "1e-3",
+                                "--eval-every",    "0",
+                                "--sample-bytes",  "0",
+                                "--report",        "r"});
     CHECK(all.steps == 9);
     CHECK(all.shape.width == 12);
     CHECK(all.tokens() == 96);

@@ -37,14 +37,13 @@ concept ControlChannel = requires(Control& control, const Control& seen, const s
 /// is raised and has the deadline of all waits; it returns every rank's bytes in rank order.
 /// `clear()` is collective and ends the fault.
 template <class Control>
-concept RecoverableChannel =
-    ControlChannel<Control> && requires(Control& control, std::span<const std::byte> mine) {
-        { control.exchange(mine) } -> std::same_as<std::vector<std::vector<std::byte>>>;
-        control.clear();
-    };
+concept RecoverableChannel = ControlChannel<Control> && requires(Control& control, std::span<const std::byte> mine) {
+    { control.exchange(mine) } -> std::same_as<std::vector<std::vector<std::byte>>>;
+    control.clear();
+};
 
-/// A view of a group of ranks: cheap to copy, owns nothing. `Type::owner` is the move-only type that does; it comes from
-/// a session or from split() and has the collective close().
+/// A view of a group of ranks: cheap to copy, owns nothing. `Type::owner` is the move-only type that does; it comes
+/// from a session or from split() and has the collective close().
 ///
 /// * Counts are elements, carried by the spans, equal on all ranks. all_gather: out.size() == in.size() * size().
 ///   reduce_scatter: in.size() == out.size() * size(). In place: the own block lies at rank() * n of the one span;
@@ -58,9 +57,9 @@ concept RecoverableChannel =
 ///   allocated by operations after that.
 /// * A group of one issues nothing; out of place it copies.
 template <class Type>
-concept Communicator = std::copyable<Type> && requires(const Type c, typename Type::device_type::stream_ref stream, label name,
-                                                    std::span<const float> in, std::span<float> out,
-                                                    std::span<std::byte> bytes, std::size_t number) {
+concept Communicator = std::copyable<Type> && requires(const Type c, typename Type::device_type::stream_ref stream,
+                                                       label name, std::span<const float> in, std::span<float> out,
+                                                       std::span<std::byte> bytes, std::size_t number) {
     typename Type::device_type;
     typename Type::owner;
     { c.rank() } -> std::same_as<std::size_t>;
@@ -90,10 +89,9 @@ inline constexpr std::size_t no_colour = static_cast<std::size_t>(-1);
 
 /// Can exchange equal blocks: in and out hold size() blocks each, block q of `in` goes to rank q.
 template <class Type>
-concept AllToAll = Communicator<Type> && requires(const Type c, typename Type::device_type::stream_ref stream, label name,
-                                               std::span<const float> in, std::span<float> out) {
-    c.all_to_all(in, out, stream, name);
-};
+concept AllToAll = Communicator<Type> &&
+                   requires(const Type c, typename Type::device_type::stream_ref stream, label name,
+                            std::span<const float> in, std::span<float> out) { c.all_to_all(in, out, stream, name); };
 
 /// Counts the bytes that it really hands to the network.
 template <class Type>

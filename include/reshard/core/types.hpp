@@ -59,8 +59,8 @@ private:
 
 /// Types that weights and gradients may have.
 template <class Type>
-concept Element = std::same_as<Type, double> || std::same_as<Type, float> || std::same_as<Type, bf16> ||
-                  std::same_as<Type, fp16>;
+concept Element =
+    std::same_as<Type, double> || std::same_as<Type, float> || std::same_as<Type, bf16> || std::same_as<Type, fp16>;
 
 enum class dtype : std::uint8_t { f64, f32, bf16, fp16 };
 
@@ -81,9 +81,7 @@ template <Element Type>
 using arithmetic = std::conditional_t<std::is_same_v<Type, double>, double, float>;
 
 /// Neither infinite nor NaN, by the exponent's bits: holds under -Ofast too, where std::isfinite does not.
-constexpr bool is_finite(float value) {
-    return (std::bit_cast<std::uint32_t>(value) & 0x7f800000u) != 0x7f800000u;
-}
+constexpr bool is_finite(float value) { return (std::bit_cast<std::uint32_t>(value) & 0x7f800000u) != 0x7f800000u; }
 constexpr bool is_finite(double value) {
     return (std::bit_cast<std::uint64_t>(value) & 0x7ff0000000000000u) != 0x7ff0000000000000u;
 }

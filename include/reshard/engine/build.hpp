@@ -94,13 +94,16 @@ void make_plan(State& state) {
     plan.slots = state.options.slots;
     for (unit_record* unit : state.units) {
         unit->place = {unit->index, state.units.size()};
-        unit_plan one{unit->name, unit->uses,
+        unit_plan one{unit->name,
+                      unit->uses,
                       state.policy.strategy.parameters(unit->place),
                       state.policy.strategy.gradients(unit->place),
                       state.policy.strategy.optimizer_state(unit->place),
                       state.policy.reshard.after_forward(unit->place),
-                      state.policy.reshard.after_backward(unit->place), {}};
-        for (const segment& part : unit->layout->segments()) one.segments.push_back({part.type, part.trainable, part.elements});
+                      state.policy.reshard.after_backward(unit->place),
+                      {}};
+        for (const segment& part : unit->layout->segments())
+            one.segments.push_back({part.type, part.trainable, part.elements});
         plan.units.push_back(std::move(one));
         unit->source = source_of(plan, plan.units.back());
     }
@@ -157,7 +160,8 @@ inline void plan_zeroing(unit_record& unit) {
 
 /// A region of its own in an arena, as a buffer.
 template <class State>
-std::uint32_t add_buffer(State& state, std::vector<typename State::buffer>& buffers, std::byte* data, std::size_t bytes) {
+std::uint32_t add_buffer(State& state, std::vector<typename State::buffer>& buffers, std::byte* data,
+                         std::size_t bytes) {
     buffers.emplace_back();
     buffers.back().data = data;
     buffers.back().bytes = bytes;
@@ -235,8 +239,7 @@ void build_gradient_buffers(State& state, const slot_map& map) {
             unit->gradient_buffer =
                 add_buffer(state, state.gradient_buffers, state.gradients.data() + unit->owned[first] * size, bytes);
         } else if (unit->gradient_buffer == no_buffer) {
-            unit->gradient_buffer =
-                add_buffer(state, state.gradient_buffers, state.whole_gradients.data() + at, bytes);
+            unit->gradient_buffer = add_buffer(state, state.gradient_buffers, state.whole_gradients.data() + at, bytes);
             at += bytes;
         }
         unit->gradients = state.gradient_buffers[unit->gradient_buffer].data;

@@ -15,7 +15,8 @@ namespace detail {
 enum class scope_kind : std::uint8_t { forward, evaluation, recompute, backward, backward_input, backward_weight };
 
 constexpr const char* name_of(scope_kind kind) {
-    constexpr const char* names[] = {"forward", "evaluation", "recompute", "backward", "backward_input", "backward_weight"};
+    constexpr const char* names[] = {"forward",  "evaluation",     "recompute",
+                                     "backward", "backward_input", "backward_weight"};
     return names[static_cast<std::size_t>(kind)];
 }
 
@@ -34,7 +35,8 @@ template <class State>
 void begin_step(State& state, const step_options& options) {
     require_usable(state);
     if (state.at == stage::in_step) {
-        throw state_error("E-STATE-7", text("begin_step() inside step ", state.step, "; end it first by step() of the "
+        throw state_error("E-STATE-7", text("begin_step() inside step ", state.step,
+                                            "; end it first by step() of the "
                                             "optimizer or discard_step()"));
     }
     if (state.evaluating || state.writing) {
@@ -76,9 +78,8 @@ template <class State>
         if (other->open_scopes > 0) open.append(text(open.empty() ? "\"" : ", \"", other->name, "\""));
     }
     throw state_error("E-STATE-8", text("a scope of \"", unit.name, "\" would be number ", state.open_scopes + 1,
-                                        " open at once, model_options.slots.max_open is ",
-                                        state.options.slots.max_open, "; open: ", open,
-                                        ". Leave one first, or raise max_open"));
+                                        " open at once, model_options.slots.max_open is ", state.options.slots.max_open,
+                                        "; open: ", open, ". Leave one first, or raise max_open"));
 }
 
 template <class State>
@@ -91,9 +92,10 @@ void require_recompute(State& state, const unit_record& unit) {
     std::size_t held = unit.recomputing ? 0 : 1;
     for (const unit_record* other : state.units) held += other->recomputing ? 1 : 0;
     if (held > state.options.slots.recompute_segment) {
-        throw state_error("E-STATE-10", text("recompute() of \"", unit.name, "\" is unit number ", held,
-                                             " of its segment, model_options.slots.recompute_segment is ",
-                                             state.options.slots.recompute_segment, "; raise it to the units of a segment"));
+        throw state_error("E-STATE-10",
+                          text("recompute() of \"", unit.name, "\" is unit number ", held,
+                               " of its segment, model_options.slots.recompute_segment is ",
+                               state.options.slots.recompute_segment, "; raise it to the units of a segment"));
     }
 }
 
@@ -105,7 +107,8 @@ void admit(State& state, unit_record& unit, scope_kind kind, std::size_t microba
         throw state_error("E-STATE-5", text(name_of(kind), " of \"", unit.name, "\" while write_weights() is open"));
     }
     if (state.evaluating && kind != scope_kind::evaluation) {
-        throw state_error("E-STATE-11", text(name_of(kind), " of \"", unit.name, "\" inside evaluate(); evaluation only "
+        throw state_error("E-STATE-11", text(name_of(kind), " of \"", unit.name,
+                                             "\" inside evaluate(); evaluation only "
                                              "has forwards, end it first"));
     }
     if (state.open_scopes >= state.options.slots.max_open) throw_too_many_open(state, unit);
@@ -113,8 +116,9 @@ void admit(State& state, unit_record& unit, scope_kind kind, std::size_t microba
     if (state.at != stage::in_step) {
         if (state.at == stage::declaring) build(state);  // tells where the parameters rest
         if ((is_backward(kind) && unit.source == view_source::gathered) || kind == scope_kind::recompute) {
-            throw order_error("E-ORDER-9", text(name_of(kind), " of \"", unit.name, "\" without an open forward (after ",
-                                                state.committed, " steps). A step begins with begin_step() or its first "
+            throw order_error("E-ORDER-9", text(name_of(kind), " of \"", unit.name,
+                                                "\" without an open forward (after ", state.committed,
+                                                " steps). A step begins with begin_step() or its first "
                                                 "forward(); forwards inside evaluate() do not count: did training run "
                                                 "inside it?"));
         }

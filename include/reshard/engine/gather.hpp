@@ -27,7 +27,8 @@ void fill_copy(State& state, unit_record& unit, const char* what) {
         std::byte* base = buffer.data + part.byte_offset;
         const std::size_t count = sliced ? part.slice : part.elements, first = sliced ? state.rank() * part.slice : 0;
         with_element(part.type, [&](auto* element) {
-            state.device.cast(masters + unit.owned[k], reinterpret_cast<decltype(element)>(base) + first, count, stream);
+            state.device.cast(masters + unit.owned[k], reinterpret_cast<decltype(element)>(base) + first, count,
+                              stream);
         });
         if (!sliced) continue;
         const std::size_t bytes = part.elements * size_of(part.type);
@@ -80,10 +81,10 @@ void evict_holder(State& state, const unit_record& unit) {
     if (holder == nobody || holder == unit.index) return;
     unit_record& other = *state.units[holder];
     if (other.open_scopes > 0 || other.recomputing) {
-        throw state_error("E-STATE-2", text("\"", unit.name, "\" needs the gather buffer in which \"", other.name,
-                                            "\" is ", other.recomputing ? "kept for recomputation" : "open", "; raise ",
-                                            other.recomputing ? "recompute_segment" : "max_open",
-                                            " in model_options.slots"));
+        throw state_error("E-STATE-2",
+                          text("\"", unit.name, "\" needs the gather buffer in which \"", other.name, "\" is ",
+                               other.recomputing ? "kept for recomputation" : "open", "; raise ",
+                               other.recomputing ? "recompute_segment" : "max_open", " in model_options.slots"));
     }
     drop_unused(state, other);
 }

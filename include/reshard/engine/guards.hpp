@@ -30,8 +30,8 @@ public:
     explicit evaluation_scope(State& state) : state_(state) {
         detail::require_usable(state);
         if (state.evaluating || state.writing || state.open_scopes > 0) {
-            throw state_error("E-STATE-14", text("evaluate() while ", detail::what_is_open(state),
-                                                 " is open; leave it first"));
+            throw state_error("E-STATE-14",
+                              text("evaluate() while ", detail::what_is_open(state), " is open; leave it first"));
         }
         if (state.at == detail::stage::declaring) detail::build(state);
         detail::refresh_resting(state, !state.options.overlap_refresh);
@@ -71,7 +71,8 @@ public:
     ~write_scope() {
         if (!state_.writing) return;
         try {
-            if (std::uncaught_exceptions() > exceptions_) detail::poison(state_, "write_weights() was left by an exception");
+            if (std::uncaught_exceptions() > exceptions_)
+                detail::poison(state_, "write_weights() was left by an exception");
             close();
         } catch (...) {
             state_.kept_error = std::current_exception();

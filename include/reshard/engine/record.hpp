@@ -25,10 +25,10 @@ template <class DeviceType>
 struct shared_buffer {
     std::byte* data = nullptr;
     std::size_t bytes = 0;
-    std::uint32_t holder = nobody;         // the unit whose numbers lie here
+    std::uint32_t holder = nobody;                  // the unit whose numbers lie here
     typename DeviceType::event filled;              // gather buffers: gathered; gradient buffers: free to write again
     std::vector<typename DeviceType::event> users;  // per user stream: it has read or written
-    std::uint32_t used = 0;                // bit k: users[k] was recorded since the last fill
+    std::uint32_t used = 0;                         // bit k: users[k] was recorded since the last fill
 
     void make_events(const DeviceType& device) {
         filled = device.make_event();
@@ -54,15 +54,15 @@ struct unit_record {
     // Fixed by the build.
     unit_place place{};
     view_source source = view_source::gathered;
-    std::uint32_t gather_buffer = no_buffer;    // of gathered and resting copies
+    std::uint32_t gather_buffer = no_buffer;  // of gathered and resting copies
     std::uint32_t gradient_buffer = no_buffer;
-    std::byte* parameters = nullptr;            // what scopes show
+    std::byte* parameters = nullptr;  // what scopes show
     std::byte* gradients = nullptr;
-    std::vector<std::size_t> owned;             // per segment: where this rank's slice begins in the arenas
-    std::vector<std::uint32_t> overwritten;     // parameters whose first gradient write overwrites
-    std::vector<arena_range> zeroed;            // everything else in the gradient buffer, gaps and padding included
-    bool direct = false;                        // gradients are written straight into the owned arena
-    bool rotating_gradients = false;            // the gradient buffer is shared with other units
+    std::vector<std::size_t> owned;          // per segment: where this rank's slice begins in the arenas
+    std::vector<std::uint32_t> overwritten;  // parameters whose first gradient write overwrites
+    std::vector<arena_range> zeroed;         // everything else in the gradient buffer, gaps and padding included
+    bool direct = false;                     // gradients are written straight into the owned arena
+    bool rotating_gradients = false;         // the gradient buffer is shared with other units
 
     // The copy of the parameters in the gather or resting buffer.
     bool here = false;
@@ -74,12 +74,12 @@ struct unit_record {
     // The step.
     std::uint32_t open_scopes = 0;
     std::uint32_t open_forwards = 0;
-    std::uint32_t open_inputs = 0;    // input parts whose weight part is to come
-    std::size_t backward_uses = 0;    // gradient-writing scopes left in this step
-    bool accumulating = false;        // the gradient buffer is acquired and holds unreduced gradients
-    bool reduced = false;             // the owned gradients hold a sum of this step
-    std::vector<bool> written;        // per parameter: asked for in this accumulation
-    std::vector<bool> written_before; // the same, when the present scope was entered
+    std::uint32_t open_inputs = 0;     // input parts whose weight part is to come
+    std::size_t backward_uses = 0;     // gradient-writing scopes left in this step
+    bool accumulating = false;         // the gradient buffer is acquired and holds unreduced gradients
+    bool reduced = false;              // the owned gradients hold a sum of this step
+    std::vector<bool> written;         // per parameter: asked for in this accumulation
+    std::vector<bool> written_before;  // the same, when the present scope was entered
 };
 
 enum class collective : std::uint8_t { all_gather, reduce_scatter, all_reduce, broadcast };
@@ -94,9 +94,9 @@ struct issue {
     std::uint32_t unit = nobody;  // nobody: the whole model
     collective what = collective::all_gather;
     dtype type = dtype::f32;
-    std::uint8_t raw = 0;         // 1: counted in bytes
+    std::uint8_t raw = 0;  // 1: counted in bytes
     std::uint8_t unused = 0;
-    std::uint64_t count = 0;      // elements (bytes if raw) of the full buffer
+    std::uint64_t count = 0;  // elements (bytes if raw) of the full buffer
     std::uint64_t root = 0;
 
     bool operator==(const issue&) const = default;

@@ -75,10 +75,11 @@ void broadcast_masters(State& state, std::size_t root) {
         for (std::size_t k = 0; k < unit->owned.size(); ++k) {
             const std::size_t count = unit->layout->segments()[k].elements;
             if (count == 0) continue;
-            issue_collective(state, {unit->index, collective::broadcast, dtype_of<master_type>, 0, 0, count, root}, [&] {
-                state.world.broadcast(std::span(masters + unit->owned[k], count), root, state.compute,
-                                      label{"broadcast", unit->name.c_str()});
-            });
+            issue_collective(state, {unit->index, collective::broadcast, dtype_of<master_type>, 0, 0, count, root},
+                             [&] {
+                                 state.world.broadcast(std::span(masters + unit->owned[k], count), root, state.compute,
+                                                       label{"broadcast", unit->name.c_str()});
+                             });
         }
     }
 }
@@ -120,9 +121,10 @@ void compare_replicas(State& state) {
             differ = differ || column.back() != column.front();
         }
         if (differ) {
-            throw disagreement_error("E-AGREE-4", text("unit \"", unit->name, "\" has different weights on ranks that "
-                                                       "should hold the same; hashes are ", spread(column),
-                                                       ". synchronize_weights() makes them equal"));
+            throw disagreement_error("E-AGREE-4", text("unit \"", unit->name,
+                                                       "\" has different weights on ranks that "
+                                                       "should hold the same; hashes are ",
+                                                       spread(column), ". synchronize_weights() makes them equal"));
         }
     }
 }
@@ -166,12 +168,12 @@ std::vector<recovery_record> exchange_records(Channel& control, const recovery_r
     return all;
 }
 
-[[noreturn]] inline void throw_orders_differ(std::uint64_t number, std::size_t rank, const issue& theirs, std::size_t other,
-                                             const issue& ours) {
-    throw disagreement_error("E-RESET-2", text("collective number ", number, " is ", name_of(theirs.what), " of unit ",
-                                               theirs.unit, " on rank ", rank, " and ", name_of(ours.what), " of unit ",
-                                               ours.unit, " on rank ", other,
-                                               ": their orders differ and no reset can mend that; end the job"));
+[[noreturn]] inline void throw_orders_differ(std::uint64_t number, std::size_t rank, const issue& theirs,
+                                             std::size_t other, const issue& ours) {
+    throw disagreement_error("E-RESET-2",
+                             text("collective number ", number, " is ", name_of(theirs.what), " of unit ", theirs.unit,
+                                  " on rank ", rank, " and ", name_of(ours.what), " of unit ", ours.unit, " on rank ",
+                                  other, ": their orders differ and no reset can mend that; end the job"));
 }
 
 /// The collectives from `first` on that any rank issued; throws if two ranks issued different ones under one number.
@@ -210,12 +212,19 @@ void issue_with_zeros(State& state, const issue& what, std::byte* scratch) {
         using master_type = typename State::master_type;
         const std::span gradients(reinterpret_cast<gradient_type*>(scratch), what.raw ? 0 : what.count);
         switch (what.what) {
-            case collective::all_gather: state.world.all_gather_in_place(std::span(scratch, what.count), stream, name); break;
-            case collective::reduce_scatter: state.world.reduce_scatter_in_place(gradients, stream, name); break;
-            case collective::all_reduce: state.world.all_reduce_in_place(gradients, stream, name); break;
-            case collective::broadcast:
-                state.world.broadcast(std::span(reinterpret_cast<master_type*>(scratch), what.count), what.root, stream, name);
-                break;
+        case collective::all_gather:
+            state.world.all_gather_in_place(std::span(scratch, what.count), stream, name);
+            break;
+        case collective::reduce_scatter:
+            state.world.reduce_scatter_in_place(gradients, stream, name);
+            break;
+        case collective::all_reduce:
+            state.world.all_reduce_in_place(gradients, stream, name);
+            break;
+        case collective::broadcast:
+            state.world.broadcast(std::span(reinterpret_cast<master_type*>(scratch), what.count), what.root, stream,
+                                  name);
+            break;
         }
     });
 }
@@ -276,8 +285,9 @@ void reset_with_peers(State& state, Channel& control) {
     }
     if (differ) {
         poison(state, "ranks committed different steps");
-        throw disagreement_error("E-RESET-4", text("ranks committed different steps: ", spread(committed), "; updates applied: ",
-                                                   spread(applied), ". Their weights differ, load the last checkpoint"));
+        throw disagreement_error("E-RESET-4", text("ranks committed different steps: ", spread(committed),
+                                                   "; updates applied: ", spread(applied),
+                                                   ". Their weights differ, load the last checkpoint"));
     }
     state.step = state.committed;
     drop_step(state);
@@ -296,11 +306,14 @@ void reset(State& state) {
     }
     auto&& control = state.world.control();
     if constexpr (RecoverableChannel<std::remove_reference_t<decltype(control)>>) {
+        if (!state.poisoned) poison(state, "reset() was called");  // wakes peers that wait for this rank
         reset_with_peers(state, control);
     } else {
-        throw state_error("E-RESET-1", text("reset(): the ranks of this communicator cannot agree again after a fault; "
-                                            "the job ends with the first error, start it anew from the last checkpoint. "
-                                            "It is ", state.world.describe()));
+        throw state_error("E-RESET-1",
+                          text("reset(): the ranks of this communicator cannot agree again after a fault; "
+                               "the job ends with the first error, start it anew from the last checkpoint. "
+                               "It is ",
+                               state.world.describe()));
     }
 }
 

@@ -46,7 +46,8 @@ void zero_unwritten(State& state, unit_record& unit) {
     auto* base = reinterpret_cast<typename State::gradient_type*>(unit.gradients);
     for (const std::uint32_t index : unit.overwritten) {
         if (unit.written[index]) continue;
-        const std::size_t first = unit.layout->gradient_offset_of(index), count = unit.layout->parameters()[index].count;
+        const std::size_t first = unit.layout->gradient_offset_of(index),
+                          count = unit.layout->parameters()[index].count;
         state.device.zero(std::as_writable_bytes(std::span(base + first, count)), state.compute);
     }
 }

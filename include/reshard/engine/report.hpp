@@ -20,8 +20,8 @@ struct model_report {
     std::uint64_t steps = 0;              // begun
     std::uint64_t missed_prefetches = 0;  // copies that left before the use they were meant for
     owned_bytes predicted_owned;
-    std::size_t measured_owned = 0;       // bytes allocated in arenas and buffers
-    std::size_t planned_live = 0;         // peak of gathered copies and gradient buffers in use, from the plan
+    std::size_t measured_owned = 0;  // bytes allocated in arenas and buffers
+    std::size_t planned_live = 0;    // peak of gathered copies and gradient buffers in use, from the plan
     std::size_t measured_live = 0;
 };
 
@@ -62,8 +62,9 @@ void predict_refreshes(const State& state, collective_counts& sum) {
 
 template <class State>
 std::size_t measured_bytes(const State& state) {
-    std::size_t bytes = state.masters.bytes + state.gradients.bytes + state.whole_gradients.bytes + state.resting.bytes +
-                        state.gather_memory.bytes + state.gradient_memory.bytes + state.control.bytes;
+    std::size_t bytes = state.masters.bytes + state.gradients.bytes + state.whole_gradients.bytes +
+                        state.resting.bytes + state.gather_memory.bytes + state.gradient_memory.bytes +
+                        state.control.bytes;
     for (const auto& moment : state.moments) bytes += moment.bytes;
     return bytes;
 }
@@ -100,11 +101,11 @@ std::string describe(const State& state) {
         elements += unit->layout->elements();
         if (unit->layout->elements() > state.units[largest]->layout->elements()) largest = unit->index;
     }
-    std::string out = text("policy     ", state.policy.describe(), "\nranks      ", state.ranks(), " (", state.world.describe(),
-                           ")\nmodel      ", elements, " parameters in ", state.units.size(), " units, largest \"",
-                           state.units[largest]->name, "\" with ", state.units[largest]->layout->elements(), "\nbuffers    ",
-                           state.slots.gather_bytes.size(), " for gathered units, ", state.slots.gradient_bytes.size(),
-                           " for gradients on their way\n");
+    std::string out = text("policy     ", state.policy.describe(), "\nranks      ", state.ranks(), " (",
+                           state.world.describe(), ")\nmodel      ", elements, " parameters in ", state.units.size(),
+                           " units, largest \"", state.units[largest]->name, "\" with ",
+                           state.units[largest]->layout->elements(), "\nbuffers    ", state.slots.gather_bytes.size(),
+                           " for gathered units, ", state.slots.gradient_bytes.size(), " for gradients on their way\n");
     const owned_bytes owned = predict_memory(state.plan, state.slots, control_of(state).bytes());
     out.append(text("memory     ", bytes_text(owned.total()), " a rank:"));
     for (const owned_row& row : rows(owned)) {
@@ -115,9 +116,9 @@ std::string describe(const State& state) {
     one.plan(1);
     const step_prediction step = replay_step(one, state.plan, state.needs, state.slots);
     const collective_counts& sends = step.collectives;
-    out.append(text("traffic    ", bytes_text(sends.total().bytes), " sent a rank and step of one microbatch: ",
-                    sends.all_gather.calls, " all-gathers, ", sends.reduce_scatter.calls, " reduce-scatters, ",
-                    sends.all_reduce.calls, " all-reduces\n"));
+    out.append(text("traffic    ", bytes_text(sends.total().bytes),
+                    " sent a rank and step of one microbatch: ", sends.all_gather.calls, " all-gathers, ",
+                    sends.reduce_scatter.calls, " reduce-scatters, ", sends.all_reduce.calls, " all-reduces\n"));
     return out;
 }
 

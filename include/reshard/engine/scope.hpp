@@ -50,19 +50,24 @@ public:
     template <class Type>
         requires reads
     std::span<const Type> operator[](const parameter<Type>& handle) const& {
-        if (handle.layout != unit_.layout_id || weights_left_) [[unlikely]] refuse(handle.layout, weights_left_);
+        if (handle.layout != unit_.layout_id || weights_left_) [[unlikely]]
+            refuse(handle.layout, weights_left_);
         return {reinterpret_cast<const Type*>(unit_.parameters + handle.byte_offset), handle.count};
     }
     template <class Type>
-    std::span<const Type> operator[](const parameter<Type>&) const&& = delete;  // name the scope: auto w = unit.forward();
+    std::span<const Type>
+    operator[](const parameter<Type>&) const&& = delete;  // name the scope: auto w = unit.forward();
 
     template <class Type>
         requires writes
     std::span<typename State::gradient_type> gradient(const parameter<Type>& handle) & {
-        if (handle.layout != unit_.layout_id || gradients_left_) [[unlikely]] refuse(handle.layout, gradients_left_);
-        if (handle.gradient_offset == no_gradient) [[unlikely]] refuse_frozen(handle.index);
+        if (handle.layout != unit_.layout_id || gradients_left_) [[unlikely]]
+            refuse(handle.layout, gradients_left_);
+        if (handle.gradient_offset == no_gradient) [[unlikely]]
+            refuse_frozen(handle.index);
         if (!unit_.overwritten.empty()) unit_.written[handle.index] = true;
-        return {reinterpret_cast<typename State::gradient_type*>(unit_.gradients) + handle.gradient_offset, handle.count};
+        return {reinterpret_cast<typename State::gradient_type*>(unit_.gradients) + handle.gradient_offset,
+                handle.count};
     }
 
     /// What the first write of this scope multiplies the old gradient by: 0 where the parameter overwrites and nothing
@@ -124,15 +129,16 @@ private:
     }
     [[noreturn]] void refuse(std::uint32_t layout, bool left) const {
         if (layout == unit_.layout_id && left) {
-            throw state_error("E-STATE-12", text("\"", unit_.name, "\": weights_done() or gradients_done() has ended this half of the "
-                                           "scope; its memory may hold another unit"));
+            throw state_error("E-STATE-12", text("\"", unit_.name,
+                                                 "\": weights_done() or gradients_done() has ended this half of the "
+                                                 "scope; its memory may hold another unit"));
         }
         detail::throw_foreign_handle(unit_, layout);
     }
     [[noreturn]] void refuse_frozen(std::uint32_t index) const {
-        throw argument_error("E-ARGUMENT-4", text("\"", unit_.name, "\": parameter ",
-                                                  unit_.layout->parameters()[index].name,
-                                                  " is not trainable and has no gradient"));
+        throw argument_error("E-ARGUMENT-4",
+                             text("\"", unit_.name, "\": parameter ", unit_.layout->parameters()[index].name,
+                                  " is not trainable and has no gradient"));
     }
 
     State& state_;
@@ -158,7 +164,9 @@ public:
     model_unit& operator=(const model_unit&) = delete;
 
     const std::string& name() const { return record_.name; }
-    const typed_layout<typename State::compute_type>& layout() const { return state_.layouts[record_.layout_id % detail::layouts_of_a_model]; }
+    const typed_layout<typename State::compute_type>& layout() const {
+        return state_.layouts[record_.layout_id % detail::layouts_of_a_model];
+    }
 
     /// Training: opens a forward that a backward will close. Inside evaluate(): reads only, needs no backward.
     forward_scope forward(std::size_t microbatch = any_microbatch) {
@@ -198,9 +206,10 @@ public:
     template <class Type>
     std::span<const Type> resting(const parameter<Type>& handle) {
         if (record_.source == view_source::gathered || state_.at == detail::stage::declaring) {
-            throw state_error("E-STATE-13", text("\"", record_.name, "\": resting() needs parameters that rest whole and "
-                                                 "a built model; under ", state_.policy.describe(),
-                                                 " use forward() and backward() scopes"));
+            throw state_error("E-STATE-13", text("\"", record_.name,
+                                                 "\": resting() needs parameters that rest whole and "
+                                                 "a built model; under ",
+                                                 state_.policy.describe(), " use forward() and backward() scopes"));
         }
         if (handle.layout != record_.layout_id) {
             detail::throw_foreign_handle(record_, handle.layout);

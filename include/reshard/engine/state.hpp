@@ -122,17 +122,17 @@ struct model_state {
     order_cursor cursor;
     std::uint32_t open_scopes = 0;
     bool evaluating = false;
-    std::size_t evaluation_use = 0;   // the next use of the forward order
-    bool writing = false;             // a write_weights() scope is open
+    std::size_t evaluation_use = 0;  // the next use of the forward order
+    bool writing = false;            // a write_weights() scope is open
     bool agreement_pending = false;
     std::vector<agreement_record> agreements;  // host copies of the control memory
     std::vector<std::byte> vote_copies;
-    bool committing = false;          // between vote and update
-    bool decided = false;             // in between: the decision is enqueued, the update is not
+    bool committing = false;  // between vote and update
+    bool decided = false;     // in between: the decision is enqueued, the update is not
     update_call pending_update;
     commit_terms pending_terms;
     std::vector<double> metric_values;
-    bool votes_current = false;       // norm and metrics of this step were exchanged and nothing changed since
+    bool votes_current = false;  // norm and metrics of this step were exchanged and nothing changed since
 
     struct {
         step_prediction step;  // of a step with this list
@@ -191,10 +191,10 @@ void require_usable(State& state) {
         if (fault->rank != state.rank()) throw peer_error(fault->rank, fault->text);
     }
     if (state.poisoned) [[unlikely]] {
-        throw state_error("E-STATE-1", text("the model is unusable after an error",
-                                            state.poison_text.empty() ? "" : " (", state.poison_text,
-                                            state.poison_text.empty() ? "" : ")",
-                                            "; call reset() on all ranks, or end"));
+        throw state_error("E-STATE-1",
+                          text("the model is unusable after an error", state.poison_text.empty() ? "" : " (",
+                               state.poison_text, state.poison_text.empty() ? "" : ")",
+                               "; call reset() on all ranks, or end"));
     }
 }
 
@@ -230,9 +230,10 @@ std::uint32_t layout_id(const State& state) {
 }
 
 [[noreturn]] inline void throw_foreign_handle(const unit_record& unit, std::uint32_t layout) {
-    const std::string origin = layout == no_layout                                   ? "was never set"
-                               : (layout ^ unit.layout_id) / layouts_of_a_model != 0 ? "is of another model"
-                                                                                     : text("is of layout ", layout % layouts_of_a_model);
+    const std::string origin = layout == no_layout ? "was never set"
+                               : (layout ^ unit.layout_id) / layouts_of_a_model != 0
+                                   ? "is of another model"
+                                   : text("is of layout ", layout % layouts_of_a_model);
     throw argument_error("E-ARGUMENT-3", text("\"", unit.name, "\" has layout ", unit.layout_id % layouts_of_a_model,
                                               ", the handle ", origin, "; take handles from the unit's own layout()"));
 }
@@ -260,10 +261,18 @@ void issue_collective(State& state, const issue& what, Run&& run) {
 template <class Visit>
 void with_element(dtype type, Visit&& f) {
     switch (type) {
-        case dtype::f64: f(static_cast<double*>(nullptr)); break;
-        case dtype::f32: f(static_cast<float*>(nullptr)); break;
-        case dtype::bf16: f(static_cast<bf16*>(nullptr)); break;
-        case dtype::fp16: f(static_cast<fp16*>(nullptr)); break;
+    case dtype::f64:
+        f(static_cast<double*>(nullptr));
+        break;
+    case dtype::f32:
+        f(static_cast<float*>(nullptr));
+        break;
+    case dtype::bf16:
+        f(static_cast<bf16*>(nullptr));
+        break;
+    case dtype::fp16:
+        f(static_cast<fp16*>(nullptr));
+        break;
     }
 }
 

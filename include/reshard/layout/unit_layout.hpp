@@ -184,8 +184,8 @@ inline void unit_layout::place(const parameter_spec& spec, std::size_t alignment
 inline void unit_layout::finish(layout_options options, std::size_t alignment, std::size_t smallest) {
     for (segment& part : segments_) {
         // also whole alignments, so that segments leave no gap between them
-        part.elements = detail::round_up(
-            part.elements, detail::least_common_multiple(ranks_ * options.slice_alignment, alignment));
+        part.elements =
+            detail::round_up(part.elements, detail::least_common_multiple(ranks_ * options.slice_alignment, alignment));
         part.slice = part.elements / ranks_;
         // bytes of a parameter's alignment, and whole elements of the segment's type
         part.byte_offset =

@@ -56,7 +56,8 @@ private:
 
     static commit_options terms_of(const adamw_step& now) { return {now.gradient_scale, now.clip_norm, now.count, 1}; }
     static adamw_range numbers_of(const adamw_options& options, const adamw_step& now, const adamw_group& group) {
-        return {0, 0,
+        return {0,
+                0,
                 now.learning_rate.or_else(options.learning_rate) * group.learning_rate_scale.or_else(1),
                 group.beta1.or_else(now.beta1.or_else(options.beta1)),
                 group.beta2.or_else(now.beta2.or_else(options.beta2)),
@@ -72,7 +73,8 @@ private:
         detail::require_number("adamw", "weight_decay", numbers.weight_decay, 0, any);
     }
     static std::uint64_t mix(std::uint64_t hash, const adamw_range& numbers) {
-        for (const double number : {numbers.learning_rate, numbers.beta1, numbers.beta2, numbers.epsilon, numbers.weight_decay}) {
+        for (const double number :
+             {numbers.learning_rate, numbers.beta1, numbers.beta2, numbers.epsilon, numbers.weight_decay}) {
             hash = detail::mixed(hash, number);
         }
         return hash;

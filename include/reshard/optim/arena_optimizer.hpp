@@ -37,7 +37,9 @@ public:
         return tables_[now_];
     }
     const std::vector<Range>& now() const { return tables_[now_]; }
-    void mark_read(const DeviceType& device, typename DeviceType::stream_ref stream) { device.record(read_[now_], stream); }
+    void mark_read(const DeviceType& device, typename DeviceType::stream_ref stream) {
+        device.record(read_[now_], stream);
+    }
 
 private:
     std::vector<Range> tables_[copies];
@@ -47,16 +49,16 @@ private:
 };
 
 /// One kernel over the owned arena behind each commit. Derived has `name`, `numbers_of(options, step, group)` giving a
-/// Range without its place, `check(options, Range)`, `mix(hash, Range)` over what ranks must share, `terms_of(step)`, and
-/// `enqueue(state, table, size)` for the kernel.
+/// Range without its place, `check(options, Range)`, `mix(hash, Range)` over what ranks must share, `terms_of(step)`,
+/// and `enqueue(state, table, size)` for the kernel.
 template <class Derived, class Model, class Range, class Options, class Step>
 class arena_optimizer {
 public:
     arena_optimizer(const arena_optimizer&) = delete;
     arena_optimizer& operator=(const arena_optimizer&) = delete;
 
-    /// Ends the step: one commit, then the update if all ranks voted for it and every gradient is finite; model.outcome()
-    /// tells. Throws argument_error before anything is sent.
+    /// Ends the step: one commit, then the update if all ranks voted for it and every gradient is finite;
+    /// model.outcome() tells. Throws argument_error before anything is sent.
     void step(const Step& now = {}) {
         State& state = model_.internals();
         require_step_through(state, "step()");

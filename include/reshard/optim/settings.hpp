@@ -49,8 +49,9 @@ std::vector<group_range> group_ranges(State& state, const std::vector<std::strin
         for (std::size_t k = 0; k < names.size(); ++k) {
             if (names[k] == group) return k + 1;
         }
-        throw argument_error("E-OPTIM-2", text(optimizer, ": parameter \"", parameter, "\" of \"", unit, "\" is in group \"",
-                                               group, "\"; groups of the optimizer: ", names.empty() ? "none" : joined(names)));
+        throw argument_error("E-OPTIM-2",
+                             text(optimizer, ": parameter \"", parameter, "\" of \"", unit, "\" is in group \"", group,
+                                  "\"; groups of the optimizer: ", names.empty() ? "none" : joined(names)));
     };
     std::vector<bool> used(names.size() + 1, false);
     for (const unit_record* unit : state.units) {
@@ -60,15 +61,17 @@ std::vector<group_range> group_ranges(State& state, const std::vector<std::strin
     }
     for (std::size_t k = 0; k < names.size(); ++k) {
         if (!used[k + 1]) {
-            throw argument_error("E-OPTIM-3", text(optimizer, ": no parameter is in group \"", names[k], "\"; parameters name "
-                                                       "theirs in parameter_options.group"));
+            throw argument_error("E-OPTIM-3", text(optimizer, ": no parameter is in group \"", names[k],
+                                                   "\"; parameters name "
+                                                   "theirs in parameter_options.group"));
         }
     }
     std::vector<group_range> ranges;
     for (const auto& slice : list_owned(state)) {
         if (slice.gradient == nullptr) continue;
         const std::size_t group = number_of(slice.group, slice.parameter.unit, slice.parameter.name);
-        if (!ranges.empty() && ranges.back().group == group && ranges.back().begin + ranges.back().count == slice.arena_offset) {
+        if (!ranges.empty() && ranges.back().group == group &&
+            ranges.back().begin + ranges.back().count == slice.arena_offset) {
             ranges.back().count += slice.count;
         } else {
             ranges.push_back({slice.arena_offset, slice.count, group});

@@ -55,7 +55,8 @@ private:
 
     static commit_options terms_of(const sgd_step& now) { return {now.gradient_scale, now.clip_norm, 0, 2}; }
     static sgd_range numbers_of(const sgd_options& options, const sgd_step& now, const sgd_group& group) {
-        return {0, 0,
+        return {0,
+                0,
                 now.learning_rate.or_else(options.learning_rate) * group.learning_rate_scale.or_else(1),
                 now.momentum.or_else(options.momentum),
                 now.dampening.or_else(options.dampening),
@@ -69,8 +70,10 @@ private:
         detail::require_number("sgd", "dampening", numbers.dampening, 0, any);
         detail::require_number("sgd", "weight_decay", numbers.weight_decay, 0, any);
         if (numbers.momentum != 0 && options.momentum == 0) {
-            throw argument_error("E-OPTIM-4", text("sgd: momentum ", numbers.momentum, " in a step, but the optimizer was made "
-                                                   "with momentum 0 and has no state for it; give sgd_options a momentum"));
+            throw argument_error("E-OPTIM-4",
+                                 text("sgd: momentum ", numbers.momentum,
+                                      " in a step, but the optimizer was made "
+                                      "with momentum 0 and has no state for it; give sgd_options a momentum"));
         }
     }
     static std::uint64_t mix(std::uint64_t hash, const sgd_range& numbers) {
@@ -82,11 +85,11 @@ private:
     void enqueue(State& state, const sgd_range* table, std::size_t size) {
         using moment_type = typename State::moment_type;
         moment_type* momentum = nullptr;
-        if (base::options().momentum != 0) momentum = reinterpret_cast<moment_type*>(state.moments[momentum_.index].data());
-        state.device.sgd(table, size, state.outcome(),
-                         reinterpret_cast<typename State::master_type*>(state.masters.data()),
-                         reinterpret_cast<const typename State::accumulate_type*>(state.gradients.data()), momentum,
-                         state.compute);
+        if (base::options().momentum != 0)
+            momentum = reinterpret_cast<moment_type*>(state.moments[momentum_.index].data());
+        state.device.sgd(
+            table, size, state.outcome(), reinterpret_cast<typename State::master_type*>(state.masters.data()),
+            reinterpret_cast<const typename State::accumulate_type*>(state.gradients.data()), momentum, state.compute);
     }
 
     state_handle momentum_;

@@ -164,7 +164,8 @@ inline void check_schedule(const order_list& list) {
                                                                    : at == forward_done;
             if (!fits) {
                 throw order_error("E-ORDER-2", text("schedule: pass ", p, " asks for ", name_of(now.what), " of use ",
-                                                    use, " in microbatch ", now.microbatch, " out of turn; each needs "
+                                                    use, " in microbatch ", now.microbatch,
+                                                    " out of turn; each needs "
                                                     "one forward, then one backward or an input and a weight part"));
             }
             at = now.what == phase::forward ? forward_done : now.what == phase::backward_input ? input_done : complete;

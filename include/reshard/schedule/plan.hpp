@@ -14,7 +14,7 @@ inline namespace v0 {
 
 /// Parameters of one element type that are gathered and reduced by one collective.
 struct segment_plan {
-    dtype type = dtype::f32;   // of the gathered parameters
+    dtype type = dtype::f32;  // of the gathered parameters
     bool trainable = true;
     std::size_t elements = 0;  // padded: a multiple of ranks * slice alignment
 };

@@ -97,8 +97,8 @@ inline slot_map map_slots(const order_list& order, std::span<const slot_need> un
     for (std::size_t j = 0; j < gathered.size(); ++j) {
         const slot_need& unit = units[gathered[j]];
         const bool among_last = j + rotating >= gathered.size();
-        owns[gathered[j]] = unit.kept_after_backward ? !(among_last && all_until_step)
-                                                     : unit.kept_after_forward && !among_last;
+        owns[gathered[j]] =
+            unit.kept_after_backward ? !(among_last && all_until_step) : unit.kept_after_forward && !among_last;
     }
     detail::rotate(gathered, rotating, gather_need, owns, map.gather_of, map.gather_bytes);
     for (std::uint32_t unit = 0; unit < units.size(); ++unit) {

@@ -137,8 +137,9 @@ public:
             if (issued >= number && done + 1 >= number) continue;  // has arrived, or is about to
             behind.push_back(members_[r]);
             const std::string last =
-                issued == 0 ? std::string()
-                            : text(", the last is ", words({their.last_what.get().c_str(), their.last_unit.get().c_str()}));
+                issued == 0
+                    ? std::string()
+                    : text(", the last is ", words({their.last_what.get().c_str(), their.last_unit.get().c_str()}));
             states += text("; rank ", members_[r], team_.ended(members_[r]) ? " has ended: it" : "", " has issued ",
                            issued, " operations and finished ", done, last);
         }
