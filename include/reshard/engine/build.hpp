@@ -72,6 +72,7 @@ void check_fingerprints(State& state) {
             differ = differ || values[rank] != values[0];
         }
         if (differ) {
+            state.poisoned = true;  // every rank throws this: its end is no news that could overtake it
             throw disagreement_error("E-AGREE-3", text("the ranks were started with different ", names[field],
                                                        "; fingerprints are ", spread(values)));
         }

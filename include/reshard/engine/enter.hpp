@@ -47,6 +47,7 @@ void begin_step(State& state, const step_options& options) {
                                              "rank without data calls idle_microbatch())");
     }
     if (state.at == stage::declaring) build(state);
+    require_whole_weights(state);
     if (state.agreement_pending) check_agreement(state);  // bounds how far a host runs ahead: one step
     if (options.schedule.empty()) {
         state.order.plan(options.microbatches);
@@ -188,6 +189,7 @@ void leave_parameters(State& state, unit_record& unit, scope_kind kind, std::uin
 template <class State>
 void leave_gradients(State& state, unit_record& unit, scope_kind kind, std::uint32_t streams) {
     if (!writes(kind)) return;
+    state.votes_current = false;
     if (unit.gradient_buffer != no_buffer) {
         if (!unit.overwritten.empty() && (unit.backward_uses + 1) % unit.uses == 0) zero_unwritten(state, unit);
         auto& buffer = state.gradient_buffers[unit.gradient_buffer];

@@ -34,6 +34,7 @@ public:
                               text("evaluate() while ", detail::what_is_open(state), " is open; leave it first"));
         }
         if (state.at == detail::stage::declaring) detail::build(state);
+        detail::require_whole_weights(state);
         detail::refresh_resting(state, !state.options.overlap_refresh);
         state.evaluating = true;
         state.evaluation_use = 0;
@@ -71,9 +72,11 @@ public:
     ~write_scope() {
         if (!state_.writing) return;
         try {
-            if (std::uncaught_exceptions() > exceptions_)
-                detail::poison(state_, "write_weights() was left by an exception");
+            const bool broken = std::uncaught_exceptions() > exceptions_;
             close();
+            if (!broken) return;
+            state_.torn = true;
+            detail::poison(state_, "write_weights() was left by an exception");
         } catch (...) {
             state_.kept_error = std::current_exception();
         }
@@ -82,6 +85,7 @@ public:
     void close() {
         if (!state_.writing) return;
         state_.writing = false;
+        state_.torn = false;
         detail::raise_version(state_);
     }
 

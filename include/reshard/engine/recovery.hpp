@@ -154,7 +154,7 @@ void drop_step(State& state) {
 
 /// What ranks tell one another before and after the drain.
 struct recovery_record {
-    std::uint64_t issued = 0, committed = 0, applied = 0, version = 0;
+    std::uint64_t issued = 0, committed = 0, applied = 0, version = 0, torn = 0;
 };
 
 template <class State, class Channel>
@@ -162,6 +162,9 @@ std::vector<recovery_record> exchange_records(Channel& control, const recovery_r
     std::vector<recovery_record> all;
     for (const std::vector<std::byte>& bytes :
          control.exchange(std::span(reinterpret_cast<const std::byte*>(&mine), sizeof(mine)))) {
+        if (bytes.size() != sizeof(mine)) {
+            throw disagreement_error("E-RESET-2", "reset(): ranks are at different places of it; end the job");
+        }
         all.emplace_back();
         std::memcpy(&all.back(), bytes.data(), sizeof(mine));
     }
@@ -233,7 +236,7 @@ void issue_with_zeros(State& state, const issue& what, std::byte* scratch) {
 template <class State, class Channel>
 void drain(State& state, Channel& control) {
     std::uint64_t behind = state.log.count(), ahead = behind;
-    for (const recovery_record& one : exchange_records<State>(control, {state.log.count(), 0, 0, 0})) {
+    for (const recovery_record& one : exchange_records<State>(control, {state.log.count(), 0, 0, 0, 0})) {
         if (one.issued < behind) behind = one.issued;
         if (one.issued > ahead) ahead = one.issued;
     }
@@ -274,11 +277,12 @@ void reset_with_peers(State& state, Channel& control) {
     drain(state, control);
     const commit_outcome outcome = end_commit(state);
     state.committed = outcome.committed;
-    const recovery_record mine{0, outcome.committed, outcome.applied, state.version};
+    const recovery_record mine{0, outcome.committed, outcome.applied, state.version, state.torn ? 1u : 0u};
     std::vector<std::uint64_t> committed, applied;
     bool differ = false;
     for (const recovery_record& one : exchange_records<State>(control, mine)) {
         if (one.version > state.version) state.version = one.version;
+        state.torn = state.torn || one.torn != 0;
         committed.push_back(one.committed);
         applied.push_back(one.applied);
         differ = differ || one.committed != mine.committed || one.applied != mine.applied;
@@ -296,7 +300,12 @@ void reset_with_peers(State& state, Channel& control) {
 template <class State>
 void reset(State& state) {
     if (state.at == stage::declaring) {
-        throw state_error("E-RESET-5", "reset() of a model that was never built; make it anew");
+        throw state_error("E-RESET-5",
+                          "reset() of a model that was never built: there is no step to go back to; end the job");
+    }
+    if (state.open_scopes > 0) {
+        throw state_error("E-STATE-5",
+                          text("reset() while ", state.open_scopes, " scopes of units are open; leave them first"));
     }
     if (state.alone()) {
         state.committed = end_commit(state).committed;

@@ -132,6 +132,7 @@ struct model_state {
     update_call pending_update;
     commit_terms pending_terms;
     std::vector<double> metric_values;
+    bool torn = false;           // a write_weights() scope was left by an exception on some rank
     bool votes_current = false;  // norm and metrics of this step were exchanged and nothing changed since
 
     struct {
@@ -196,6 +197,16 @@ void require_usable(State& state) {
                                state.poison_text, state.poison_text.empty() ? "" : ")",
                                "; call reset() on all ranks, or end"));
     }
+}
+
+/// A write that was left by an exception may have changed some of the weights: they must be written again first.
+template <class State>
+void require_whole_weights(const State& state) {
+    if (!state.torn) return;
+    throw state_error("E-STATE-18",
+                      "the weights are half written: a write_weights() scope (or initialize()) was left by an "
+                      "exception on some rank. Write all of them again, on all ranks, before the next step "
+                      "or evaluation");
 }
 
 /// Marks the model and tells the peers.

@@ -100,8 +100,11 @@ bool step_is_through(State& state) {
 template <class State>
 void advance_evaluation(State& state, const unit_record& unit) {
     const auto uses = state.order.forward_order();
-    for (std::size_t round = 0; round < 2; ++round) {
-        for (std::size_t use = round == 0 ? state.evaluation_use : 0; use < uses.size(); ++use) {
+    // The last unit entered may have been a start again, if it stands at the start too (a tied embedding).
+    const bool restarted = state.evaluation_use > 0 && uses[state.evaluation_use - 1] == uses[0];
+    const std::size_t starts[] = {state.evaluation_use, 0, restarted ? std::size_t{1} : uses.size()};
+    for (const std::size_t start : starts) {
+        for (std::size_t use = start; use < uses.size(); ++use) {
             if (uses[use] == unit.index) {
                 state.evaluation_use = use + 1;
                 return;

@@ -47,6 +47,9 @@ enum class view_source : std::uint8_t {
 };
 
 inline view_source source_of(const model_plan& plan, const unit_plan& unit) {
+    std::size_t elements = 0;
+    for (const segment_plan& segment : unit.segments) elements += segment.elements;
+    if (elements == 0) return view_source::masters;  // nothing to gather
     if (plan.divided_by(unit.parameters) > 1) return view_source::gathered;
     // Several segments do not lie behind one another in the master arena, where frozen ones come last.
     const bool as_in_arena =

@@ -76,10 +76,10 @@ struct mpi_header {
         write_text(unit, from.name.unit);
     }
 
-    /// Names are for texts; all else must be equal.
+    /// What it is called is for texts; all else must be equal, the unit too: units of one size must not mix.
     bool fits(const mpi_header& other) const {
         return number == other.number && count == other.count && root == other.root && kind == other.kind &&
-               element == other.element;
+               element == other.element && std::string_view(unit) == other.unit;
     }
     /// "all_gather of 6 float (gather of h.0)"
     std::string described() const {

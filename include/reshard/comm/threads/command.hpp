@@ -37,6 +37,13 @@ class command {
 public:
     command(group& whole, std::size_t rank, std::uint64_t number, const call& mine, sum_kernel sum)
         : group_(&whole), sum_(sum), number_(number), rank_(static_cast<std::uint32_t>(rank)), call_(mine) {}
+    command(const command&) = default;
+    /// Dropped on its way: peers who have come, or come later, must not wait for this rank's part.
+    ~command() {
+        if (stage_ == stage::turn || stage_ == stage::departure || stage_ == stage::ended) return;
+        if (stage_ == stage::arrival || stage_ == stage::pull) next(meeting().summed, stage_);
+        next(meeting().finished, stage::ended);
+    }
 
     visit operator()() {
         switch (stage_) {

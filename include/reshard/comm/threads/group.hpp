@@ -30,7 +30,7 @@ struct call {
 
     bool fits(const call& other) const {
         return kind == other.kind && std::string_view(element) == other.element && count == other.count &&
-               root == other.root;
+               root == other.root && std::string_view(name.unit) == other.name.unit;
     }
     std::string described() const {
         std::string what = name_of(kind);

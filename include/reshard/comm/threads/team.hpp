@@ -106,6 +106,8 @@ public:
     /// Returns when every member has come as often as this one. Throws timeout_error at the deadline, or at once if a
     /// missing rank has ended; peer_error if a fault is raised, unless `despite_faults`.
     void meet(std::size_t member, const char* what, host_worker& worker, bool despite_faults) {
+        if (broken_.load())
+            throw timeout_error("E-TIME-2", text(what, ": an earlier meeting of these ranks was not complete"));
         const std::uint64_t turn = came_[member].load() + 1;
         came_[member].store(turn);
         bell_.ring();
@@ -123,6 +125,7 @@ public:
         if (absent.empty()) return;
         if (fault) worker.check();
         if (const fault_report* report = fault ? team_.raised() : nullptr) throw peer_error(report->rank, report->text);
+        broken_.store(true);  // this rank has come for some and not for others
         throw timeout_error("E-TIME-2", late_text(what, absent));
     }
 
@@ -154,6 +157,7 @@ private:
     team& team_;
     const std::vector<std::size_t>& members_;
     std::vector<std::atomic<std::uint64_t>> came_;
+    std::atomic<bool> broken_{false};
     bell bell_;
 };
 
