@@ -19,18 +19,17 @@ template <class Body>
 std::vector<std::string> errors_of(std::size_t ranks, Body body) {
     std::vector<std::string> words(ranks, "no error");
     try {
-        run_threads(
-            ranks,
-            [&](threads_communicator world) {
-                body(world, [&](auto action) {
-                    try {
-                        action();
-                    } catch (const reshard::error& known) {
-                        words[world.rank()] = known.what();
-                    }
-                });
-            },
-            {.deadline_seconds = 10});
+        run_threads(ranks,
+                    [&](threads_communicator world) {
+                        body(world, [&](auto action) {
+                            try {
+                                action();
+                            } catch (const reshard::error& known) {
+                                words[world.rank()] = known.what();
+                            }
+                        });
+                    },
+                    {.deadline_seconds = 10});
     } catch (const reshard::peer_error&) {  // a fault that was never reset
     }
     return words;
