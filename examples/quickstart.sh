@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 text_package=dict-devil
 text_file=usr/share/dictd/devil.dict.dz
 # About two minutes on two cores.
-training='--backend threads --ranks 4 --strategy full_shard --reshard keep_last:2 --steps 800'
+training='--backend threads --ranks 4 --strategy full_shard --reshard keep_last:2 --steps 1200'
 
 build=build/quickstart
 text=''

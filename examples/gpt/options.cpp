@@ -72,7 +72,7 @@ void check_division(const options& o, integer ranks) {
 options parse_options(int argc, const char* const* argv, bool sharded) {
     options o;
     CLI::App app{sharded ? "Trains a small GPT of bytes, sharded over ranks." : "Trains a small GPT of bytes."};
-    app.option_defaults()->always_capture_default();
+    app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     add_trainer_options(app, o);
     if (sharded) {
         add_sharding_options(app, o);
