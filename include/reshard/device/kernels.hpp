@@ -23,11 +23,11 @@ inline void fence(Object& object) {
 /// The float nearest to `value`, except that an inexact one gets an odd last bit: rounding it further to bf16 or
 /// fp16 gives what rounding `value` at once would.
 inline float rounded_to_odd(double value) {
-    float near = static_cast<float>(value);
-    if (static_cast<double>(near) == value || !is_finite(value)) return near;
-    auto bits = std::bit_cast<std::uint32_t>(near);
-    const bool too_large = value < 0 ? static_cast<double>(near) < value : static_cast<double>(near) > value;
-    if (too_large || !is_finite(near)) --bits;
+    float closest = static_cast<float>(value);
+    if (static_cast<double>(closest) == value || !is_finite(value)) return closest;
+    auto bits = std::bit_cast<std::uint32_t>(closest);
+    const bool too_large = value < 0 ? static_cast<double>(closest) < value : static_cast<double>(closest) > value;
+    if (too_large || !is_finite(closest)) --bits;
     return std::bit_cast<float>(bits | 1u);
 }
 
