@@ -177,7 +177,7 @@ void faults(Harness& harness) {
                         }
                         control.clear();
                         if (comm.rank() == ranks - 1)
-                            comm.all_gather_in_place(whole(values), stream, {"gather", "drained"});
+                            comm.all_gather_in_place(whole(values), stream, {"gather in the drain", "queued"});
                         finish(comm, stream);
                         for (size_t i = 0; i < values.size(); ++i) {
                             demand_equal(values[i], static_cast<double>(i / 4), "drained gather", i, ranks,
