@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the examples and trains a small GPT on real text, sharded over four ranks, in about two minutes on two cores:
+# Builds the examples (a minute or two) and trains a small GPT on real text, sharded over four ranks on two cores:
 #   sh examples/quickstart.sh [--text FILE] [more options of train_gpt]
 # Writes inside this tree only (build/quickstart); asks apt, as root or by sudo, for what is missing, and says why.
 set -eu
@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 # Prose from a Debian package, unpacked but not installed: The Devil's Dictionary, Ambrose Bierce, 1911, public domain.
 text_package=dict-devil
 text_file=usr/share/dictd/devil.dict.dz
-# About two minutes on two cores.
+# One to two minutes on two cores.
 training='--backend threads --ranks 4 --strategy full_shard --reshard keep_last:2 --steps 1200'
 
 build=build/quickstart
