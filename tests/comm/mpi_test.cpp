@@ -410,11 +410,12 @@ TEST_SUITE("at least 2 ranks") {
             auto& control = comm.control();
             conformance::demand(control.raised() == nullptr, "a fault before any was raised");
             std::string heard;
-            if (comm.rank() == 1) {
-                control.raise("the disk is full");
-                control.raise("a later one");
-            }
             try {
+                comm.barrier(comm.device().caller(), {"wait", "for all to have looked"});
+                if (comm.rank() == 1) {
+                    control.raise("the disk is full");
+                    control.raise("a later one");
+                }
                 for (;;) comm.barrier(comm.device().caller(), {"wait", "for ever"});
             } catch (const peer_error& error) {
                 heard = error.what();

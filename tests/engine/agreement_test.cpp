@@ -34,13 +34,6 @@ std::vector<std::string> errors_of(std::size_t ranks, Body body) {
     }
     return words;
 }
-/// All ranks have come here; one that goes on at once may raise a fault before the others have left.
-void meet(threads_communicator world) {
-    try {
-        world.barrier({});
-    } catch (const reshard::peer_error&) {
-    }
-}
 void expect_on_all(const std::vector<std::string>& words, const char* id, std::initializer_list<const char*> parts) {
     for (const std::string& each : words) {
         CAPTURE(each);

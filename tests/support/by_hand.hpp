@@ -7,6 +7,15 @@
 
 namespace toy {
 
+/// All ranks have come here; one that goes on at once may raise a fault before the others have left.
+template <class Communicator>
+void meet(Communicator world) {
+    try {
+        world.barrier({});
+    } catch (const reshard::peer_error&) {
+    }
+}
+
 /// One unit (or several) of one parameter each, gradients given by hand, SGD with rate 1.
 template <class Policy, class Communicator>
 struct by_hand {

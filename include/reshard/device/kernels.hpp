@@ -50,6 +50,7 @@ inline constexpr std::size_t lanes = 8;
 struct lane_values {
     double value[lanes] = {};
 };
+inline constexpr std::size_t square_block_size = 256;
 
 template <Element Gradient, Element Acc, bool add>
 void accumulate_scaled(const Gradient* in, Acc* out, std::size_t count, double factor) {
@@ -88,31 +89,50 @@ void accumulate(const Gradient* in, Acc* out, std::size_t count, std::size_t div
     }
 }
 
+/// Squares of the finite values; others give 0 and are counted. Masks and a fixed count, so that every compiler
+/// vectorizes it.
+template <class Number>
+std::uint32_t square_block(const Number* values, double* squares) {
+    using bits = std::conditional_t<sizeof(Number) == 4, std::uint32_t, std::uint64_t>;
+    constexpr bits exponent = static_cast<bits>(sizeof(Number) == 4 ? 0x7f800000u : 0x7ff0000000000000u);
+    bits bad = 0;
+    for (std::size_t k = 0; k < square_block_size; ++k) {
+        const bits pattern = std::bit_cast<bits>(values[k]), finite = (pattern & exponent) != exponent;
+        bad += 1 - finite;
+        const auto used = static_cast<double>(std::bit_cast<Number>(pattern & (0 - finite)));
+        squares[k] = used * used;
+    }
+    return static_cast<std::uint32_t>(bad);
+}
+
 /// The sum of squares of the finite values; others are counted. Order: eight lanes, then the lanes one after another.
 template <Element Acc>
 double square_sum(const Acc* values, std::size_t count, std::uint32_t& non_finite) {
-    lane_values sums, squares;
-    std::uint32_t bad = 0;
-    for (std::size_t begin = 0; begin < count; begin += lanes) {
-        const std::size_t length = count - begin < lanes ? count - begin : lanes;
-        for (std::size_t k = 0; k < length; ++k) {
-            const auto value = rounded<arithmetic<Acc>>(values[begin + k]);
-            const bool finite = is_finite(value);
-            bad += finite ? 0u : 1u;
-            const auto used = static_cast<double>(finite ? value : arithmetic<Acc>{0});
-            squares.value[k] = used * used;
+    using number = arithmetic<Acc>;
+    struct {
+        double value[square_block_size];
+    } squares;
+    lane_values sums;
+    for (std::size_t begin = 0; begin < count; begin += square_block_size) {
+        const std::size_t length = count - begin < square_block_size ? count - begin : square_block_size;
+        if (std::is_same_v<Acc, number> && length == square_block_size) {
+            non_finite += square_block(reinterpret_cast<const number*>(values + begin), squares.value);
+        } else {  // zeros behind the end change no sum
+            number block[square_block_size] = {};
+            for (std::size_t k = 0; k < length; ++k) block[k] = rounded<number>(values[begin + k]);
+            non_finite += square_block(block, squares.value);
         }
-        for (std::size_t k = length; k < lanes; ++k) squares.value[k] = 0;
         fence(squares);
-        for (std::size_t k = 0; k < lanes; ++k) sums.value[k] += squares.value[k];
-        fence(sums);
+        for (std::size_t row = 0; row < square_block_size; row += lanes) {
+            for (std::size_t k = 0; k < lanes; ++k) sums.value[k] += squares.value[row + k];
+            fence(sums);
+        }
     }
     double total = 0;
     for (const double& sum : sums.value) {
         total += sum;
         fence(total);
     }
-    non_finite += bad;
     return total;
 }
 

@@ -11,20 +11,36 @@ namespace reshard {
 inline namespace v0 {
 namespace threads {
 
-/// Sums in rank order, in the arithmetic type of Type. A null part is left out.
+/// sums[i] += terms[0][i] + ... in this order.
+template <std::size_t Count, class Number, Element Type>
+void add_terms(Number* sums, const Type* const* terms, std::size_t length) {
+    for (std::size_t i = 0; i < length; ++i) {
+        Number sum = sums[i];
+        for (std::size_t k = 0; k < Count; ++k) sum += kernels::rounded<Number>(terms[k][i]);
+        sums[i] = sum;
+    }
+}
+
+/// Sums in rank order, in the arithmetic type of Type. A null part is left out. Four ranks' memory is read side by
+/// side: one after another, each pass would be too short for the hardware to read ahead.
 template <Element Type>
 void sum_parts(const std::vector<const std::byte*>& parts, std::size_t begin, std::size_t count, std::byte* out) {
     using number = arithmetic<Type>;
-    constexpr std::size_t chunk = 1024;
+    constexpr std::size_t chunk = 2048, together = 4;
     number sums[chunk];
     for (const std::size_t end = begin + count; begin < end;) {
         const std::size_t length = end - begin < chunk ? end - begin : chunk;
         for (std::size_t i = 0; i < length; ++i) sums[i] = 0;
+        const Type* terms[together];
+        std::size_t held = 0;
         for (const std::byte* part : parts) {
             if (part == nullptr) continue;
-            const Type* terms = reinterpret_cast<const Type*>(part) + begin;
-            for (std::size_t i = 0; i < length; ++i) sums[i] += kernels::rounded<number>(terms[i]);
+            terms[held] = reinterpret_cast<const Type*>(part) + begin;
+            if (++held < together) continue;
+            add_terms<together>(sums, terms, length);
+            held = 0;
         }
+        for (std::size_t k = 0; k < held; ++k) add_terms<1>(sums, terms + k, length);
         Type* results = reinterpret_cast<Type*>(out) + begin;
         for (std::size_t i = 0; i < length; ++i) results[i] = kernels::rounded<Type>(sums[i]);
         begin += length;
