@@ -108,11 +108,6 @@ struct is_precision : std::false_type {};
 template <class Compute, class... Slots>
 struct is_precision<precision<Compute, Slots...>> : std::true_type {};
 
-template <class Type>
-struct is_accumulating : std::false_type {};
-template <class Reshard>
-struct is_accumulating<accumulate_unsharded<Reshard>> : std::true_type {};
-
 /// What a type is that stands in the wrong slot.
 template <class Type>
 using kind_of = std::conditional_t<
@@ -186,12 +181,18 @@ struct judge_reshard<accumulate_unsharded<accumulate_unsharded<Reshard>>>
     : std::type_identity<
           refused::accumulate_unsharded_twice<refused::given<accumulate_unsharded<accumulate_unsharded<Reshard>>>>> {};
 
+/// What the compiler knows of the sizes of groups.
+template <class Topology>
+constexpr group_sizes known_sizes() {
+    if constexpr (requires(const Topology& topology) { topology.sizes(); }) {
+        using sizes = decltype(std::declval<const Topology&>().sizes());
+        if constexpr (is_known<sizes>) return sizes::value;
+    }
+    return {};
+}
 template <class Topology>
 constexpr bool surely_without_ranks() {
-    if constexpr (requires(const Topology& topology) { topology.fault(); })
-        return !may_be<decltype(std::declval<const Topology&>().fault()), misfit::none>;
-    else
-        return false;
+    return first_misfit(known_sizes<Topology>()) == misfit::group_of_no_ranks;
 }
 
 template <class Strategy>
