@@ -81,7 +81,7 @@ public:
 
     /// The same within accumulate_unsharded<>; E-POLICY-9 for a policy that decides itself how often to reduce.
     any_reshard accumulated() const {
-        detail::require_not_chosen(chosen_at_build(), describe());
+        detail::require_not_chosen(chosen_at_build(), text("accumulate_unsharded<", describe(), ">"));
         any_reshard out = *this;
         out.choice_.reduce_once = true;
         return out;

@@ -60,14 +60,6 @@ struct plan_choice {
     unit_choice of(unit_place unit) const { return unit.index < units.size() ? units[unit.index] : unit_choice{}; }
 };
 
-/// E-POLICY-9.
-inline void require_not_chosen(bool chosen, const std::string& name) {
-    if (chosen)
-        throw argument_error("E-POLICY-9", text("accumulate_unsharded around ", name,
-                                                ", which decides itself how often "
-                                                "to reduce; leave accumulate_unsharded away"));
-}
-
 /// E-POLICY-10.
 inline std::size_t require_microbatches(std::size_t microbatches) {
     if (microbatches == 0)

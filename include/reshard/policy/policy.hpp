@@ -44,8 +44,9 @@ void require_placements(const Strategy& strategy, std::size_t levels, unit_place
         parameters == placement::inner || gradients == placement::inner || optimizer_state == placement::inner;
     if (inner && levels < 2)
         throw topology_error("E-TOPOLOGY-2",
-                             text("a state rests over the inner group, but a flat topology has none; unit ", unit.index,
-                                  " of ", unit.count, " has ", placements_text(strategy, unit)));
+                             text("a state rests over the inner group, but a flat topology has none; write mesh<outer, "
+                                  "inner> or by_node; unit ",
+                                  unit.index, " of ", unit.count, " has ", placements_text(strategy, unit)));
 }
 
 /// Whether a unit rests in slices of a smaller group at some time.

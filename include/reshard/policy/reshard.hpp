@@ -41,6 +41,12 @@ inline void require_kept_units(std::size_t kept, std::size_t units) {
                              text("keep_last<", kept, "> keeps the last ", kept, " units, the model has ", units,
                                   "; use at most ", units, " or reshard_never, which keeps every unit"));
 }
+/// E-POLICY-9; `name` is that of the whole.
+inline void require_not_chosen(bool chosen, const std::string& name) {
+    if (chosen)
+        throw argument_error("E-POLICY-9", text(name, ": accumulate_unsharded around a policy that decides itself how "
+                                                      "often to reduce; leave accumulate_unsharded away"));
+}
 inline std::string reshard_to_group_text(std::size_t ranks, bool until_step) {
     return text("reshard_to_group<", extent_text(ranks), until_step ? ", until_step>" : ">");
 }
@@ -155,6 +161,8 @@ struct accumulate_unsharded {
         return reshard.group(unit);
     }
     void check(std::size_t units) const {
+        if constexpr (requires { reshard.chosen_at_build(); })
+            detail::require_not_chosen(reshard.chosen_at_build(), describe());
         if constexpr (requires { reshard.check(units); }) reshard.check(units);
     }
     std::string describe() const {
