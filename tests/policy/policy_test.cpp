@@ -49,8 +49,8 @@ TEST_CASE("the name of a policy, as a user writes it") {
     CHECK(chosen.describe() == "shard_gradients + keep_last<2> over flat<3>, bf16");
     CHECK(runtime_policy<>{}.describe() == policy<>{}.describe());
     CHECK(policy<first_unit_whole>{}.describe() == "own strategy + reshard_always over flat<dynamic>, float");
-    CHECK(any_sharding(placement::inner, placement::inner, placement::whole).describe() ==
-          "sharding(parameters inner, gradients inner, optimizer state whole)");
+    CHECK(any_sharding(placement::inner, placement::inner, placement::replicated).describe() ==
+          "sharding<inner, inner, replicated>");
 }
 
 TEST_CASE("slots known at compile time and slots of values mix") {

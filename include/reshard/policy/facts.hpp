@@ -34,8 +34,9 @@ inline constexpr bool is_known<std::integral_constant<Type, Known>> = true;
 /// Ascending: each is at least as sharded as the one before it.
 enum class placement : std::uint8_t { replicated, inner, whole };
 
-/// What becomes of gathered parameters.
-enum class afterwards : std::uint8_t { free, keep };
+/// What becomes of gathered parameters: freed, left in slices of a smaller group that can gather them again, or kept
+/// whole. Ascending: each takes at least as much memory as the one before it.
+enum class afterwards : std::uint8_t { free, group, keep };
 
 /// Which unit a fact is asked for: number `index` of `count` in the order of add_unit.
 struct unit_place {
@@ -43,10 +44,20 @@ struct unit_place {
     std::size_t count = 1;
 };
 
+/// The facts of one unit as a plan chose them; `group` is the number of ranks of the smaller group, 1 for none.
+struct unit_choice {
+    afterwards after_forward = afterwards::free;
+    afterwards after_backward = afterwards::free;
+    std::size_t group = 1;
+    bool operator==(const unit_choice&) const = default;
+};
+
 constexpr const char* name_of(placement where) {
     return where == placement::replicated ? "replicated" : where == placement::inner ? "inner" : "whole";
 }
-constexpr const char* name_of(afterwards what) { return what == afterwards::free ? "free" : "keep"; }
+constexpr const char* name_of(afterwards what) {
+    return what == afterwards::free ? "free" : what == afterwards::group ? "group" : "keep";
+}
 
 }  // namespace v0
 }  // namespace reshard

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "../core/error.hpp"
 #include "../core/text.hpp"
 #include "facts.hpp"
+#include "planned.hpp"
 #include "precision.hpp"
 #include "reshard.hpp"
 #include "strategy.hpp"
@@ -42,8 +44,42 @@ void require_placements(const Strategy& strategy, std::size_t levels, unit_place
         parameters == placement::inner || gradients == placement::inner || optimizer_state == placement::inner;
     if (inner && levels < 2)
         throw topology_error("E-TOPOLOGY-2",
-                             text("a state rests over the inner group, but a flat topology has none; unit ", unit.index,
-                                  " of ", unit.count, " has ", placements_text(strategy, unit)));
+                             text("a state rests over the inner group, but a flat topology has none; write mesh<outer, "
+                                  "inner> or by_node; unit ",
+                                  unit.index, " of ", unit.count, " has ", placements_text(strategy, unit)));
+}
+
+/// Whether a unit rests in slices of a smaller group at some time.
+template <class Reshard>
+constexpr bool uses_group(const Reshard& reshard, unit_place unit) {
+    const afterwards after_forward = reshard.after_forward(unit), after_backward = reshard.after_backward(unit);
+    return after_forward == afterwards::group || after_backward == afterwards::group;
+}
+
+/// E-TOPOLOGY-1 for the smaller group of one unit.
+template <class Strategy, class Reshard>
+void require_group(const Strategy& strategy, const Reshard& reshard, group_shape shape, unit_place unit) {
+    const placement parameters = strategy.parameters(unit);
+    if (parameters == placement::replicated || !uses_group(reshard, unit)) return;
+    const std::size_t world = shape.outer * shape.inner;
+    if (parameters == placement::whole) shape = {1, world};
+    const group_sizes sizes{
+        .world = world, .outer = shape.outer, .inner = shape.inner, .secondary = reshard.group(unit)};
+    // no size is unknown any more, not even one that equals `dynamic`
+    const misfit reason =
+        sizes.secondary == dynamic ? misfit::secondary_group_does_not_divide_the_shard_group : first_misfit(sizes);
+    if (reason != misfit::none) throw topology_error("E-TOPOLOGY-1", misfit_text(reason, sizes));
+}
+
+/// E-POLICY-6 for facts that are only known at run time.
+template <class Reshard>
+void require_group_fact(const Reshard& reshard, unit_place unit) {
+    if constexpr (!tells_group<Reshard>) {
+        if (uses_group(reshard, unit))
+            throw argument_error("E-POLICY-6", text("the reshard policy leaves unit ", unit.index, " of ", unit.count,
+                                                    " to a smaller group, but has no function group(unit) that tells "
+                                                    "how many ranks; add one"));
+    }
 }
 
 }  // namespace detail
@@ -77,14 +113,37 @@ struct policy : verdict_on<Strategy, Reshard, Topology, Precision> {
         return asked || gradients == placement::replicated;
     }
 
+    /// Whether the group sizes follow the machines, so that resolve() takes the machine of each rank.
+    constexpr auto by_nodes() const { return detail::asks_for_nodes(topology); }
     /// The group sizes for a world of so many ranks; throws topology_error.
-    group_shape resolve(std::size_t world) const { return topology.resolve(world); }
+    group_shape resolve(std::size_t world) const
+        requires detail::resolves_count<topology_type>
+    {
+        return topology.resolve(world);
+    }
+    /// The same where by_nodes(): for each rank a number that the ranks of one machine share.
+    group_shape resolve(std::span<const std::size_t> node_of_rank) const
+        requires detail::resolves_nodes<topology_type>
+    {
+        return topology.resolve(node_of_rank);
+    }
 
     /// Throws argument_error or topology_error if the policy does not fit itself or a model of so many units.
     void check(std::size_t units) const {
-        for (std::size_t index = 0; index < units; ++index)
+        for (std::size_t index = 0; index < units; ++index) {
             detail::require_placements(strategy, topology.levels(), {index, units});
+            detail::require_group_fact(reshard, {index, units});
+        }
         if constexpr (requires { reshard.check(units); }) reshard.check(units);
+    }
+
+    /// Throws topology_error (E-TOPOLOGY-1) where the smaller group of a unit does not divide the group over which its
+    /// parameters rest. Without effect on parameters that rest whole on every rank.
+    void check_groups(group_shape shape, std::size_t units) const {
+        if constexpr (may_use_groups<reshard_type>) {
+            for (std::size_t index = 0; index < units; ++index)
+                detail::require_group(strategy, reshard, shape, {index, units});
+        }
     }
 
     /// "full_shard + keep_last<1> over flat<dynamic>, float".

@@ -67,6 +67,36 @@ struct full_shard {
     static std::string describe() { return "full_shard"; }
 };
 
+/// HSDP: all three in slices of the inner group (of a mesh or a node), replicated over the outer one. Gathers stay in
+/// the inner group; the sums of gradients are added up over the outer one once a step.
+struct hybrid_shard {
+    static constexpr auto parameters(unit_place) { return fact<placement::inner>; }
+    static constexpr auto gradients(unit_place) { return fact<placement::inner>; }
+    static constexpr auto optimizer_state(unit_place) { return fact<placement::inner>; }
+    static std::string describe() { return "hybrid_shard"; }
+};
+
+/// HFSDP: as hybrid_shard, and the optimizer state rests in slices of the whole group; new parameters are exchanged
+/// over the outer group once a step.
+struct hybrid_full_shard {
+    static constexpr auto parameters(unit_place) { return fact<placement::inner>; }
+    static constexpr auto gradients(unit_place) { return fact<placement::inner>; }
+    static constexpr auto optimizer_state(unit_place) { return fact<placement::whole>; }
+    static std::string describe() { return "hybrid_full_shard"; }
+};
+
+/// Any placements, none less sharded than the one before it: sharding<placement::inner, placement::inner,
+/// placement::whole> is hybrid_full_shard.
+template <placement Parameters, placement Gradients, placement OptimizerState>
+struct sharding {
+    static constexpr auto parameters(unit_place) { return fact<Parameters>; }
+    static constexpr auto gradients(unit_place) { return fact<Gradients>; }
+    static constexpr auto optimizer_state(unit_place) { return fact<OptimizerState>; }
+    static std::string describe() {
+        return text("sharding<", name_of(Parameters), ", ", name_of(Gradients), ", ", name_of(OptimizerState), ">");
+    }
+};
+
 /// "parameters whole, gradients whole, optimizer state whole": the facts in words.
 template <ShardingStrategy Strategy>
 std::string placements_text(const Strategy& strategy, unit_place unit) {

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "facts.hpp"
+#include "planned.hpp"
 #include "precision.hpp"
+#include "refused.hpp"
 #include "reshard.hpp"
 #include "strategy.hpp"
 #include "topology.hpp"
@@ -14,104 +16,12 @@
 namespace reshard {
 inline namespace v0 {
 
-namespace refused {
-
-// The facts of a refusal, for the reader of the error.
-template <class Type>
-struct given;
-template <class... Names>
-struct missing;
-struct parameters;
-struct gradients;
-struct optimizer_state;
-struct after_forward;
-struct after_backward;
-struct reduce_once;
-struct levels;
-struct resolve;
-struct sharding_strategy;
-struct reshard_policy;
-struct group_topology;
-struct element_types;
-struct nothing_known;
-template <class Kind>
-struct which_is;
-template <class Parameters, class Gradients, class OptimizerState>
-struct rest_where;
-struct replicated;
-struct inner;
-struct whole;
-
-template <class... Facts>
-struct slot_1_takes_a_sharding_strategy {
-    static_assert(nothing_wrong_with<Facts...>,
-                  "reshard [E-POLICY-1]: slot 1 of policy<Strategy, Reshard, Topology, Precision> takes a sharding "
-                  "strategy (full_shard, no_shard, ...); slots cannot be swapped or left out");
-};
-template <class... Facts>
-struct slot_2_takes_a_reshard_policy {
-    static_assert(nothing_wrong_with<Facts...>,
-                  "reshard [E-POLICY-1]: slot 2 of policy<Strategy, Reshard, Topology, Precision> takes a reshard "
-                  "policy (reshard_always, keep_last<n>, ...); slots cannot be swapped or left out");
-};
-template <class... Facts>
-struct slot_3_takes_a_group_topology {
-    static_assert(nothing_wrong_with<Facts...>,
-                  "reshard [E-POLICY-1]: slot 3 of policy<Strategy, Reshard, Topology, Precision> takes a group "
-                  "topology (flat<dynamic>, flat<n>); slots cannot be swapped or left out");
-};
-template <class... Facts>
-struct slot_4_takes_element_types {
-    static_assert(nothing_wrong_with<Facts...>,
-                  "reshard [E-POLICY-1]: slot 4 of policy<Strategy, Reshard, Topology, Precision> takes the element "
-                  "types: precision<float>, precision<bf16, gradient<float>>, ...");
-};
-template <class... Facts>
-struct a_model_lacks_facts {
-    static_assert(nothing_wrong_with<Facts...>,
-                  "reshard [E-POLICY-6]: a policy of your own lacks the functions named as missing, or they return "
-                  "another type");
-};
-template <class... Facts>
-struct states_out_of_order {
-    static_assert(nothing_wrong_with<Facts...>,
-                  "reshard [E-POLICY-2]: gradients must be sharded at least as much as parameters, and the optimizer "
-                  "state at least as much as gradients");
-};
-template <class... Facts>
-struct inner_group_needs_two_levels {
-    static_assert(nothing_wrong_with<Facts...>,
-                  "reshard [E-TOPOLOGY-2]: a state rests over the inner group, but a flat topology has none");
-};
-template <class... Facts>
-struct keep_last_of_no_units {
-    static_assert(nothing_wrong_with<Facts...>,
-                  "reshard [E-POLICY-4]: keep_last<0> keeps nothing; write reshard_always or a number of units");
-};
-template <class... Facts>
-struct accumulate_unsharded_twice {
-    static_assert(nothing_wrong_with<Facts...>,
-                  "reshard [E-POLICY-5]: accumulate_unsharded<> inside accumulate_unsharded<>; write it once");
-};
-template <class... Facts>
-struct group_of_no_ranks {
-    static_assert(nothing_wrong_with<Facts...>,
-                  "reshard [E-TOPOLOGY-1]: a group has no ranks; every size is at least 1");
-};
-
-}  // namespace refused
-
 namespace detail {
 
 template <class Type>
 struct is_precision : std::false_type {};
 template <class Compute, class... Slots>
 struct is_precision<precision<Compute, Slots...>> : std::true_type {};
-
-template <class Type>
-struct is_accumulating : std::false_type {};
-template <class Reshard>
-struct is_accumulating<accumulate_unsharded<Reshard>> : std::true_type {};
 
 /// What a type is that stands in the wrong slot.
 template <class Type>
@@ -175,6 +85,12 @@ constexpr auto judge_placements() {
 }
 
 template <class Reshard>
+inline constexpr bool surely_chosen = false;
+template <ChosenReshard Reshard>
+inline constexpr bool surely_chosen<Reshard> =
+    std::is_same_v<decltype(std::declval<const Reshard&>().chosen_at_build()), constant<true>>;
+
+template <class Reshard>
 struct judge_reshard : std::type_identity<accepted> {};
 template <>
 struct judge_reshard<keep_last<0>> : std::type_identity<refused::keep_last_of_no_units<refused::given<keep_last<0>>>> {
@@ -182,16 +98,93 @@ struct judge_reshard<keep_last<0>> : std::type_identity<refused::keep_last_of_no
 template <class Reshard>
 struct judge_reshard<accumulate_unsharded<Reshard>> : judge_reshard<Reshard> {};
 template <class Reshard>
+    requires(surely_chosen<Reshard>)
+struct judge_reshard<accumulate_unsharded<Reshard>>
+    : std::type_identity<
+          refused::accumulate_unsharded_around_a_planned_policy<refused::given<accumulate_unsharded<Reshard>>>> {};
+template <class Reshard>
 struct judge_reshard<accumulate_unsharded<accumulate_unsharded<Reshard>>>
     : std::type_identity<
           refused::accumulate_unsharded_twice<refused::given<accumulate_unsharded<accumulate_unsharded<Reshard>>>>> {};
 
+/// What the compiler knows of the sizes of groups.
+template <class Topology>
+constexpr group_sizes known_sizes() {
+    if constexpr (requires(const Topology& topology) { topology.sizes(); }) {
+        using sizes = decltype(std::declval<const Topology&>().sizes());
+        if constexpr (is_known<sizes>) return sizes::value;
+    }
+    return {};
+}
 template <class Topology>
 constexpr bool surely_without_ranks() {
-    if constexpr (requires(const Topology& topology) { topology.fault(); })
-        return !may_be<decltype(std::declval<const Topology&>().fault()), misfit::none>;
+    return first_misfit(known_sizes<Topology>()) == misfit::group_of_no_ranks;
+}
+template <class Topology>
+inline constexpr bool is_unknown_mesh = std::is_same_v<Topology, mesh<dynamic, dynamic>>;
+
+/// Known, and a unit is left to a smaller group.
+template <class Reshard>
+constexpr bool surely_uses_group() {
+    using after_forward = decltype(std::declval<const Reshard&>().after_forward(unit_place{}));
+    using after_backward = decltype(std::declval<const Reshard&>().after_backward(unit_place{}));
+    return (is_known<after_forward> && may_be<after_forward, afterwards::group>) ||
+           (is_known<after_backward> && may_be<after_backward, afterwards::group>);
+}
+
+/// The ranks of the smaller group where the compiler knows them, else `dynamic`.
+template <class Reshard>
+constexpr std::size_t known_group() {
+    if constexpr (tells_group<Reshard>) {
+        using group = decltype(std::declval<const Reshard&>().group(unit_place{}));
+        if constexpr (is_known<group> && surely_uses_group<Reshard>()) return static_cast<std::size_t>(group::value);
+    }
+    return dynamic;
+}
+
+/// The ranks over which the parameters rest where the compiler knows them, else `dynamic`.
+template <class Strategy, class Topology>
+constexpr std::size_t known_shard_group() {
+    using parameters = decltype(std::declval<const Strategy&>().parameters(unit_place{}));
+    constexpr group_sizes sizes = known_sizes<Topology>();
+    if constexpr (!is_known<parameters> || may_be<parameters, placement::replicated>)
+        return dynamic;
+    else if constexpr (may_be<parameters, placement::inner> || sizes.inner == dynamic)
+        return sizes.inner;
     else
-        return false;
+        return sizes.outer < dynamic / sizes.inner ? sizes.outer * sizes.inner : dynamic;
+}
+
+/// The divisors of a size as the arguments of use_one_of.
+template <std::size_t Size>
+constexpr std::size_t divisor(std::size_t number) {
+    std::size_t out = 1;
+    for (; Size % out != 0 || number-- != 0; ++out) continue;
+    return out;
+}
+template <std::size_t Size>
+constexpr std::size_t divisor_count() {
+    std::size_t out = 0;
+    for (std::size_t candidate = 1; candidate <= Size; ++candidate) out += Size % candidate == 0;
+    return out;
+}
+template <std::size_t Size, std::size_t... Number>
+refused::use_one_of<divisor<Size>(Number)...> divisors_of(std::index_sequence<Number...>);
+template <std::size_t Size>
+using divisors = decltype(divisors_of<Size>(std::make_index_sequence<divisor_count<Size>()>{}));
+
+template <class Strategy, class Reshard, class Topology>
+constexpr auto judge_groups() {
+    constexpr std::size_t group = known_group<Reshard>(), shard = known_shard_group<Strategy, Topology>();
+    constexpr misfit found = first_misfit({.inner = shard, .secondary = group});
+    if constexpr (found == misfit::group_of_no_ranks)
+        return std::type_identity<refused::group_of_no_ranks<refused::given<Reshard>>>{};
+    else if constexpr (found == misfit::secondary_group_does_not_divide_the_shard_group)
+        return std::type_identity<refused::secondary_group_does_not_divide_the_shard_group<
+            refused::secondary_group_of<group>, refused::shard_group_of<shard>, divisors<shard>,
+            refused::given<Strategy>, refused::given<Topology>>>{};
+    else
+        return std::type_identity<accepted>{};
 }
 
 template <class Strategy>
@@ -214,6 +207,27 @@ using wrong_or_lacking =
     std::type_identity<std::conditional_t<Begun, refused::a_model_lacks_facts<refused::given<Type>, Lacks>,
                                           WrongSlot<refused::given<Type>, refused::which_is<kind_of<Type>>>>>;
 
+/// Whether models of the right kinds go together.
+template <class Strategy, class Reshard, class Topology>
+constexpr auto judge_together() {
+    if constexpr (surely_uses_group<Reshard>() && !tells_group<Reshard>) {
+        return std::type_identity<
+            refused::a_model_lacks_facts<refused::given<Reshard>, refused::missing<refused::group>>>{};
+    } else if constexpr (surely_without_ranks<Topology>()) {
+        return std::type_identity<refused::group_of_no_ranks<refused::given<Topology>>>{};
+    } else if constexpr (is_unknown_mesh<Topology>) {
+        return std::type_identity<refused::mesh_of_unknown_sizes<refused::given<Topology>>>{};
+    } else if constexpr (!std::is_same_v<typename judge_reshard<Reshard>::type, accepted>) {
+        return judge_reshard<Reshard>{};
+    } else {
+        using placements = typename decltype(judge_placements<Strategy, Topology>())::type;
+        if constexpr (!std::is_same_v<placements, accepted>)
+            return std::type_identity<placements>{};
+        else
+            return judge_groups<Strategy, Reshard, Topology>();
+    }
+}
+
 template <class Strategy, class Reshard, class Topology, class Precision>
 constexpr auto judge() {
     if constexpr (!ShardingStrategy<Strategy>) {
@@ -229,12 +243,8 @@ constexpr auto judge() {
         return wrong_or_lacking<refused::slot_3_takes_a_group_topology, begun, Topology, topology_lacks<Topology>>{};
     } else if constexpr (!is_precision<Precision>::value) {
         return wrong_or_lacking<refused::slot_4_takes_element_types, false, Precision, refused::missing<>>{};
-    } else if constexpr (surely_without_ranks<Topology>()) {
-        return std::type_identity<refused::group_of_no_ranks<refused::given<Topology>>>{};
-    } else if constexpr (!std::is_same_v<typename judge_reshard<Reshard>::type, accepted>) {
-        return judge_reshard<Reshard>{};
     } else {
-        return judge_placements<Strategy, Topology>();
+        return judge_together<Strategy, Reshard, Topology>();
     }
 }
 
