@@ -303,7 +303,7 @@ TEST_CASE("evaluation gathers every use, or once what is kept until the weights 
                               std::size_t passes) {
         model_plan plan = toy::model(where, keep, ranks, {16, 32});
         plan.units[0].uses = 2;
-        return reshard::predict_evaluation(plan, passes);
+        return reshard::predict_evaluation(plan, passes).sum();
     };
     for (const reshard_policy& keep : {toy::always, toy::never, reshard_policy{1}}) {
         const collective_counts three = evaluated(toy::full_shard, keep, 4, 3);
@@ -322,10 +322,10 @@ TEST_CASE("the model's own collectives: 64 bytes a rank to begin, 32 and 8 for e
     plan.metrics = 3;
     const auto found = toy::predict(plan, toy::plain({0}, 1));
     CHECK(found.step.collectives.all_gather == operation_count{3, 3 * 64 + 3 * (32 + 24) + 12});
-    CHECK(reshard::predict_setup(plan).total() == operation_count{1, 3 * 64});
+    CHECK(reshard::predict_setup(plan).sum().total() == operation_count{1, 3 * 64});
     plan.ranks = 1;
     CHECK(toy::predict(plan, toy::plain({0}, 1)).step.collectives.total() == operation_count{});
-    CHECK(reshard::predict_setup(plan).total() == operation_count{});
+    CHECK(reshard::predict_setup(plan).sum().total() == operation_count{});
 }
 
 TEST_CASE("every segment that is not empty is a collective; frozen ones are gathered and not reduced") {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "../core/types.hpp"
+#include "../layout/slices.hpp"
 #include "../policy/facts.hpp"
 #include "slots.hpp"
 
@@ -19,16 +20,28 @@ struct segment_plan {
     std::size_t elements = 0;  // padded: a multiple of ranks * slice alignment
 };
 
+/// The groups of ranks that collectives run over: all; a block of contiguous ranks; the ranks at the same place in
+/// every block; a part of the shard group that keeps secondary shards.
+enum class rank_set : std::uint8_t { whole, inner, outer, secondary };
+inline constexpr std::size_t rank_sets = 4;
+
+constexpr const char* name_of(rank_set which) {
+    constexpr const char* names[] = {"whole", "inner", "outer", "secondary"};
+    return names[static_cast<std::size_t>(which)];
+}
+
 struct unit_plan {
     std::string name;
     std::size_t uses = 1;
     placement parameters = placement::whole, gradients = placement::whole, optimizer = placement::whole;
     afterwards after_forward = afterwards::free, after_backward = afterwards::free;
     std::vector<segment_plan> segments;
+    std::size_t group = 1;  // ranks of the secondary group; 1: none
 };
 
 struct model_plan {
     std::size_t ranks = 1;
+    std::size_t outer = 1;  // blocks of ranks / outer contiguous ranks
     bool reduce_once = false;
     dtype gradient = dtype::f32, accumulate = dtype::f32, master = dtype::f32, moment = dtype::f32;
     std::size_t moments = 2;  // per element: 2 for AdamW, 1 for SGD with momentum, 0 without
@@ -36,8 +49,52 @@ struct model_plan {
     slot_options slots;
     std::vector<unit_plan> units;
 
-    std::size_t divided_by(placement where) const { return where == placement::replicated ? 1 : ranks; }
+    std::size_t inner() const { return ranks / outer; }
+    std::size_t divided_by(placement where) const {
+        return where == placement::replicated ? 1 : where == placement::inner ? inner() : ranks;
+    }
 };
+
+/// Facts as they come out on these ranks: a block of all ranks is the whole, a block of one replicates; a secondary
+/// group of one rank keeps the unit, one of the whole shard group keeps no more than the shard.
+inline unit_plan settled(const model_plan& plan, unit_plan unit) {
+    for (placement* where : {&unit.parameters, &unit.gradients, &unit.optimizer}) {
+        if (*where != placement::inner) continue;
+        if (plan.inner() == 1) *where = placement::replicated;
+        if (plan.outer == 1) *where = placement::whole;
+    }
+    const std::size_t shards = plan.divided_by(unit.parameters);
+    bool grouped = false;
+    for (afterwards* what : {&unit.after_forward, &unit.after_backward}) {
+        if (*what != afterwards::group) continue;
+        if (unit.group == 1) *what = afterwards::keep;
+        if (unit.group == shards) *what = afterwards::free;
+        grouped = grouped || *what == afterwards::group;
+    }
+    if (!grouped) unit.group = 1;
+    return unit;
+}
+
+inline bool rests_inner(const unit_plan& unit) {
+    return unit.parameters == placement::inner || unit.gradients == placement::inner ||
+           unit.optimizer == placement::inner;
+}
+
+/// Whether some state rests over the inner group and another over the whole, so that transfers between them go in two
+/// stages and slices of the whole lie inside the block's own slice.
+inline bool splits(const unit_plan& unit) { return rests_inner(unit) && unit.optimizer == placement::whole; }
+
+/// A part of a unit that one rank owns: slice `number` of `parts`.
+struct owned_part {
+    std::size_t parts = 1, number = 0;
+};
+
+/// Of masters, moments and owned gradients.
+inline owned_part part_of(const model_plan& plan, const unit_plan& unit, std::size_t rank) {
+    if (unit.optimizer == placement::replicated) return {};
+    if (unit.optimizer == placement::inner) return {plan.inner(), rank % plan.inner()};
+    return {plan.ranks, slice_number(rank, plan.inner(), plan.outer, splits(unit))};
+}
 
 /// Where the kernels read a unit's parameters.
 enum class view_source : std::uint8_t {
@@ -57,6 +114,16 @@ inline view_source source_of(const model_plan& plan, const unit_plan& unit) {
     return plan.divided_by(unit.optimizer) == 1 && as_in_arena ? view_source::masters : view_source::resting;
 }
 
+/// Whether a slice of the block rests in the compute type, refreshed over the outer group once per weight version.
+inline bool rests_sliced(const unit_plan& unit) {
+    return unit.parameters == placement::inner && unit.optimizer == placement::whole;
+}
+
+/// The group that a unit is gathered over.
+inline rank_set shard_set(const unit_plan& unit) {
+    return unit.parameters == placement::inner ? rank_set::inner : rank_set::whole;
+}
+
 /// Whether gradients stay whole until the last microbatch's reduction: they rest replicated, or the policy says once.
 inline bool whole_gradients(const model_plan& plan, const unit_plan& unit) {
     return unit.gradients == placement::replicated || plan.reduce_once;
@@ -64,6 +131,23 @@ inline bool whole_gradients(const model_plan& plan, const unit_plan& unit) {
 
 /// Whether a unit's gradients are summed over ranks at all.
 inline bool reduces(const model_plan& plan) { return plan.ranks > 1; }
+
+/// How a unit's gradients come to the slices that the update reads.
+enum class reduction : std::uint8_t {
+    all_reduce,       // over the whole group
+    scatter,          // reduce-scatter over the whole group
+    inner_all,        // over the block; once a step the sums are all-reduced over the outer group
+    inner_scatter,    // over the block; once a step the sums are reduce-scattered over the outer group
+    inner_and_outer,  // over the block and at once over the outer group
+};
+
+inline reduction reduction_of(const model_plan& plan, const unit_plan& unit) {
+    if (unit.optimizer == placement::replicated) return reduction::all_reduce;
+    if (!rests_inner(unit)) return reduction::scatter;
+    if (unit.optimizer == placement::inner) return reduction::inner_all;
+    const bool partial_sums = unit.gradients == placement::inner && !plan.reduce_once;
+    return partial_sums ? reduction::inner_scatter : reduction::inner_and_outer;
+}
 
 }  // namespace v0
 }  // namespace reshard

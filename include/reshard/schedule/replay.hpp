@@ -7,97 +7,32 @@
 #include <utility>
 #include <vector>
 
-#include "memory.hpp"
+#include "counts.hpp"
 
 namespace reshard {
 inline namespace v0 {
 
-/// Collectives of one kind, and the bytes this rank sends in them if they go round a ring.
-struct operation_count {
-    std::size_t calls = 0;
-    std::size_t bytes = 0;
-
-    operation_count& operator+=(const operation_count& more) {
-        calls += more.calls;
-        bytes += more.bytes;
-        return *this;
-    }
-    bool operator==(const operation_count&) const = default;
-};
-
-struct collective_counts {
-    operation_count all_gather, reduce_scatter, all_reduce;
-
-    operation_count total() const {
-        operation_count sum = all_gather;
-        sum += reduce_scatter;
-        sum += all_reduce;
-        return sum;
-    }
-    bool operator==(const collective_counts&) const = default;
-};
-
-/// How often a unit as a whole is gathered, refreshed and reduced; each is one collective per segment that is not
-/// empty (a reduction: per trainable one).
-struct unit_counts {
-    std::size_t gathers = 0;
-    std::size_t refreshes = 0;
-    std::size_t reductions = 0;
-
-    bool operator==(const unit_counts&) const = default;
-};
-
-/// What is in use: gathered copies from the issue of their gather until they are dropped, rotating gradient buffers
-/// from acquisition until the issue of their reduction. Resting copies and whole gradients are not counted: they are
-/// always in use.
+/// What is in use: gathered copies from the issue of their gather until they are dropped, secondary shards while they
+/// are valid, rotating gradient buffers from acquisition until the issue of their reduction. Resting copies and whole
+/// gradients are not counted: they are always in use.
 struct live_bytes {
     std::size_t gathered = 0;
     std::size_t gradients = 0;
+    std::size_t secondary = 0;
 
-    std::size_t total() const { return gathered + gradients; }
+    std::size_t total() const { return gathered + gradients + secondary; }
     bool operator==(const live_bytes&) const = default;
 };
 
 struct step_prediction {
     std::vector<unit_counts> units;
-    collective_counts collectives;  // those of the whole model (begin_step, commit) included
+    group_counts groups;            // those of the whole model (begin_step, commit) included, in the whole group
+    collective_counts collectives;  // the sum over groups
     std::vector<live_bytes> live;   // two per entry of the list: while its scope is open, and after it was left
     live_bytes peak;                // the entry of `live` with the largest total
 };
 
 namespace detail {
-
-/// A ring all-gather, and a ring reduce-scatter, of `bytes` in all passes on all blocks but one.
-inline operation_count ring(std::size_t bytes, std::size_t ranks) { return {1, bytes / ranks * (ranks - 1)}; }
-
-inline operation_count gather_of(const model_plan& plan, const unit_plan& unit) {
-    operation_count sum;
-    for (const segment_plan& part : unit.segments) {
-        if (part.elements != 0) sum += ring(part.elements * size_of(part.type), plan.ranks);
-    }
-    return sum;
-}
-
-/// A reduce-scatter where the optimizer state is sharded; otherwise an all-reduce, which is one and a gather.
-inline operation_count reduction_of(const model_plan& plan, const unit_plan& unit) {
-    const std::size_t rounds = plan.divided_by(unit.optimizer) == 1 ? 2 : 1;
-    operation_count sum;
-    for (const segment_plan& part : unit.segments) {
-        if (!part.trainable || part.elements == 0) continue;
-        const operation_count once = ring(part.elements * size_of(plan.gradient), plan.ranks);
-        sum += {once.calls, once.bytes * rounds};
-    }
-    return sum;
-}
-
-/// `bytes` from every rank to every rank.
-inline operation_count exchange(const model_plan& plan, std::size_t bytes) {
-    return plan.ranks == 1 ? operation_count{} : ring(bytes * plan.ranks, plan.ranks);
-}
-
-inline operation_count times(std::size_t count, const operation_count& one) {
-    return {count * one.calls, count * one.bytes};
-}
 
 /// The engine's rules for copies and gradient buffers, without the engine.
 class step_replay {
@@ -117,7 +52,9 @@ public:
 
     void hold_kept_copies() {
         for (std::uint32_t unit = 0; unit < needs_.size(); ++unit) {
-            if (needs_[unit].gather_bytes != 0 && needs_[unit].kept_after_backward) take(unit);
+            if (needs_[unit].gather_bytes == 0) continue;
+            if (needs_[unit].kept_after_backward) take(unit);
+            if (plan_.units[unit].after_backward == afterwards::group) keep_secondary(unit);
         }
     }
     void enter(order_cursor at) {
@@ -138,7 +75,7 @@ public:
 
 private:
     struct copy {
-        bool here = false, accumulating = false;
+        bool here = false, secondary = false, accumulating = false;
         std::size_t open = 0;  // forwards whose backward is to come
         std::size_t backward_uses = 0;
     };
@@ -156,8 +93,22 @@ private:
         live.gathered += needs_[unit].gather_bytes;
     }
     void gather(std::uint32_t unit) {
-        ++counts[unit].gathers;
+        if (copies_[unit].secondary) {
+            ++counts[unit].secondary_gathers;
+        } else {
+            ++counts[unit].gathers;
+            if (plan_.units[unit].group > 1) keep_secondary(unit);
+        }
         take(unit);
+    }
+    void keep_secondary(std::uint32_t unit) {
+        copies_[unit].secondary = true;
+        live.secondary += secondary_bytes(plan_.units[unit]);
+    }
+    void drop_secondary(std::uint32_t unit) {
+        if (!copies_[unit].secondary) return;
+        copies_[unit].secondary = false;
+        live.secondary -= secondary_bytes(plan_.units[unit]);
     }
     void look_ahead(order_cursor at) {
         std::size_t ahead = 0, looked_at = 0;
@@ -179,6 +130,9 @@ private:
         const bool kept = now.what == phase::forward
                               ? need.kept_after_forward
                               : need.kept_after_backward || (need.kept_after_forward && unit.open > 0);
+        if (now.what != phase::forward && unit.open == 0 && plan_.units[now.unit].after_backward != afterwards::group) {
+            drop_secondary(now.unit);
+        }
         if (kept || need.gather_bytes == 0) return;
         unit.here = false;
         holder_[map_.gather_of[now.unit]] = no_buffer;
@@ -191,7 +145,9 @@ private:
         if (!last && whole_gradients(plan_, plan_.units[index])) return;
         unit.accumulating = false;
         live.gradients -= needs_[index].gradient_bytes;
-        if (reduces(plan_) && gradient_elements(plan_.units[index]) != 0) ++counts[index].reductions;
+        if (!reduces(plan_) || gradient_elements(plan_.units[index]) == 0) return;
+        ++counts[index].reductions;
+        if (last && reduces_outer(plan_, plan_.units[index])) ++counts[index].outer_reductions;
     }
 
     const order_list& order_;
@@ -223,46 +179,48 @@ inline step_prediction replay_step(const order_list& order, const model_plan& pl
         note();
     }
     found.units = std::move(replay.counts);
-    collective_counts& sums = found.collectives;
-    sums.all_gather = detail::exchange(plan, 64);                      // begin_step
-    sums.all_gather += detail::exchange(plan, 32 + 8 * plan.metrics);  // commit
+    group_counts& sums = found.groups;
+    sums[rank_set::whole].all_gather = detail::exchange(plan, 64);                      // begin_step
+    sums[rank_set::whole].all_gather += detail::exchange(plan, 32 + 8 * plan.metrics);  // commit
     for (std::size_t index = 0; index < plan.units.size(); ++index) {
         const unit_plan& unit = plan.units[index];
         unit_counts& counts = found.units[index];
-        const bool sharded = plan.divided_by(unit.optimizer) > 1;
-        const bool rests = source_of(plan, unit) == view_source::resting && parameter_bytes(unit) != 0;
-        counts.refreshes = sharded && rests ? 1 : 0;
-        sums.all_gather += detail::times(counts.gathers + counts.refreshes, detail::gather_of(plan, unit));
-        (sharded ? sums.reduce_scatter : sums.all_reduce) +=
-            detail::times(counts.reductions, detail::reduction_of(plan, unit));
+        counts.refreshes = detail::refreshes_by_gather(plan, unit) ? 1 : 0;
+        detail::add_unit_gathers(sums, plan, unit, counts.gathers);
+        detail::add_secondary_gathers(sums, plan, unit, counts.secondary_gathers);
+        detail::add_refreshes(sums, plan, unit, counts.refreshes);
+        detail::add_reductions(sums, plan, unit, counts.reductions);
+        detail::add_outer_reductions(sums, plan, unit, counts.outer_reductions);
     }
+    found.collectives = sums.sum();
     return found;
 }
 
 /// `passes` forward passes over the whole order with one weight version, of which no copy is gathered yet.
-inline collective_counts predict_evaluation(const model_plan& plan, std::size_t passes) {
-    collective_counts sums;
+inline group_counts predict_evaluation(const model_plan& plan, std::size_t passes) {
+    group_counts sums;
     for (const unit_plan& unit : plan.units) {
-        if (source_of(plan, unit) != view_source::gathered) continue;
-        const std::size_t once = passes > 0 ? 1 : 0;
-        const bool kept = unit.after_backward == afterwards::keep;
-        sums.all_gather += detail::times(kept ? once : passes * unit.uses, detail::gather_of(plan, unit));
+        if (source_of(plan, unit) != view_source::gathered || passes == 0) continue;
+        const std::size_t all = passes * unit.uses;
+        const bool once = unit.after_backward != afterwards::free;
+        detail::add_unit_gathers(sums, plan, unit, once ? 1 : all);
+        if (unit.after_backward == afterwards::group) detail::add_secondary_gathers(sums, plan, unit, all - 1);
     }
     return sums;
 }
 
 /// One exchange of norm and metrics before step(), or of metrics between steps: what gradient_norm() and metric_sum()
 /// cost when nothing has been exchanged since the last change.
-inline collective_counts predict_exchange(const model_plan& plan) {
-    collective_counts sums;
-    sums.all_gather = detail::exchange(plan, 32 + 8 * plan.metrics);
+inline group_counts predict_exchange(const model_plan& plan) {
+    group_counts sums;
+    sums[rank_set::whole].all_gather = detail::exchange(plan, 32 + 8 * plan.metrics);
     return sums;
 }
 
 /// The build: ranks compare how they were started.
-inline collective_counts predict_setup(const model_plan& plan) {
-    collective_counts sums;
-    sums.all_gather = detail::exchange(plan, 64);
+inline group_counts predict_setup(const model_plan& plan) {
+    group_counts sums;
+    sums[rank_set::whole].all_gather = detail::exchange(plan, 64);
     return sums;
 }
 
