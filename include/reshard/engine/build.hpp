@@ -1,114 +1,14 @@
-// The build: from declared units to plan, slots and memory; nothing is allocated afterwards.
+// The build: from a plan to slots and memory; nothing is allocated afterwards.
 #pragma once
 
 #include <cstddef>
-#include <cstring>
 #include <span>
-#include <string>
 
-#include "../schedule/memory.hpp"
-#include "commit.hpp"
+#include "planning.hpp"
 
 namespace reshard {
 inline namespace v0 {
 namespace detail {
-
-inline std::uint64_t hash_text(const std::string& words) {
-    std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a, 64 bits
-    for (const char letter : words) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3u;
-    return hash;
-}
-
-template <class State>
-std::string units_text(const State& state) {
-    std::string out;
-    for (const unit_record* unit : state.units) {
-        out.append(text(unit->name, " x", unit->uses, ":"));
-        for (const parameter_place& place : unit->layout->parameters()) {
-            out.append(text(" ", place.name, "[", joined(place.shape), "]", place.group, place.segment,
-                            static_cast<int>(place.write)));
-        }
-        for (const segment& part : unit->layout->segments()) {
-            out.append(text(" ", name_of(part.type), part.trainable, part.elements));
-        }
-        out.append("\n");
-    }
-    return out + joined(state.forward_order);
-}
-
-template <class State>
-std::string options_text(const State& state) {
-    const model_options& o = state.options;
-    return text(o.slots.prefetch_depth, " ", o.slots.max_open, " ", o.slots.recompute_segment, " ",
-                o.average_over_ranks, " ", o.average_over_microbatches, " ", o.overlap_refresh, " states ",
-                joined(state.states), " metrics ", joined(state.metrics));
-}
-
-/// Every rank must have been started alike: compares hashes of policy, units and options, and names the ranks.
-template <class State>
-void check_fingerprints(State& state) {
-    if (state.alone()) return;
-    std::uint64_t mine[8] = {hash_text(state.policy.describe()), hash_text(units_text(state)),
-                             hash_text(options_text(state))};
-    state.scratch = state.device.allocate(state.ranks() * sizeof(mine));
-    std::byte* table = state.scratch.data();
-    state.device.upload(table + state.rank() * sizeof(mine), reinterpret_cast<std::byte*>(mine), sizeof(mine));
-    const std::size_t bytes = state.ranks() * sizeof(mine);
-    const auto stream = state.gather_stream();
-    issue_collective(state, {nobody, collective::all_gather, dtype::f32, 1, 0, bytes, 0}, [&] {
-        state.world.all_gather_in_place(std::span(table, bytes), stream, label{"build", "all ranks"});
-    });
-    state.device.record(state.agreed, stream);
-    state.device.synchronize(state.agreed);
-    std::vector<std::uint64_t> all(state.ranks() * 8);
-    state.device.download(reinterpret_cast<std::byte*>(all.data()), table, bytes);
-    state.scratch = {};
-    constexpr const char* names[] = {"policy", "units (names, shapes, groups, order)", "options, states or metrics"};
-    for (std::size_t field = 0; field < 3; ++field) {
-        std::vector<std::uint64_t> values;
-        bool differ = false;
-        for (std::size_t rank = 0; rank < state.ranks(); ++rank) {
-            values.push_back(all[rank * 8 + field]);
-            differ = differ || values[rank] != values[0];
-        }
-        if (differ) {
-            state.poisoned = true;  // every rank throws this: its end is no news that could overtake it
-            throw disagreement_error("E-AGREE-3", text("the ranks were started with different ", names[field],
-                                                       "; fingerprints are ", spread(values)));
-        }
-    }
-}
-
-/// Policy facts of every unit, as values; refuses what does not fit the model.
-template <class State>
-void make_plan(State& state) {
-    using state_t = State;
-    model_plan& plan = state.plan;
-    plan.ranks = state.ranks();
-    plan.reduce_once = state.policy.reshard.reduce_once();
-    plan.gradient = dtype_of<typename state_t::gradient_type>;
-    plan.accumulate = dtype_of<typename state_t::accumulate_type>;
-    plan.master = dtype_of<typename state_t::master_type>;
-    plan.moment = dtype_of<typename state_t::moment_type>;
-    plan.moments = state.states.size();
-    plan.metrics = state.metrics.size();
-    plan.slots = state.options.slots;
-    for (unit_record* unit : state.units) {
-        unit->place = {unit->index, state.units.size()};
-        unit_plan one{unit->name,
-                      unit->uses,
-                      state.policy.strategy.parameters(unit->place),
-                      state.policy.strategy.gradients(unit->place),
-                      state.policy.strategy.optimizer_state(unit->place),
-                      state.policy.reshard.after_forward(unit->place),
-                      state.policy.reshard.after_backward(unit->place),
-                      {}};
-        for (const segment& part : unit->layout->segments())
-            one.segments.push_back({part.type, part.trainable, part.elements});
-        plan.units.push_back(std::move(one));
-        unit->source = source_of(plan, plan.units.back());
-    }
-}
 
 /// Where this rank's slices begin in the arenas: units in order, trainable segments before all frozen ones.
 template <class State>
@@ -116,7 +16,7 @@ void place_slices(State& state) {
     std::size_t at = 0;
     for (const bool trainable : {true, false}) {
         for (unit_record* unit : state.units) {
-            const std::size_t parts = state.plan.divided_by(state.plan.units[unit->index].optimizer);
+            const std::size_t parts = unit->part.parts;
             unit->owned.resize(unit->layout->segments().size());
             for (std::size_t k = 0; k < unit->owned.size(); ++k) {
                 const segment& part = unit->layout->segments()[k];
@@ -124,7 +24,10 @@ void place_slices(State& state) {
                 unit->owned[k] = at;
                 // A norm is taken over 1/N of every unit whatever the strategy, so its bits do not depend on it.
                 if (trainable && part.slice > 0) {
-                    state.norm_ranges.push_back({at + (parts == 1 ? state.rank() * part.slice : 0), part.slice});
+                    const std::size_t share = parts == 1               ? state.rank()
+                                              : parts == state.ranks() ? 0
+                                                                       : state.rank() / state.plan.inner();
+                    state.norm_ranges.push_back({at + share * part.slice, part.slice});
                 }
                 at += part.elements / parts;
             }
@@ -132,6 +35,23 @@ void place_slices(State& state) {
         if (trainable) state.trainable = at;
     }
     state.owned = at;
+}
+
+/// Where sums over the block begin, and behind them the scratch of sums between blocks.
+template <class State>
+std::size_t place_partial_sums(State& state) {
+    std::size_t at = 0;
+    for (unit_record* unit : state.units) {
+        unit->partial.assign(unit->owned.size(), 0);
+        if (unit->how != reduction::inner_scatter) continue;
+        for (std::size_t k = 0; k < unit->owned.size(); ++k) {
+            const segment& part = unit->layout->segments()[k];
+            unit->partial[k] = at;
+            if (part.trainable) at += part.elements / state.plan.inner();
+        }
+    }
+    state.outer_scratch = at;
+    return at * sizeof(typename State::accumulate_type) + outer_scratch_bytes(state.plan);
 }
 
 template <class State>
@@ -186,31 +106,61 @@ inline std::size_t sum(const std::vector<std::size_t>& sizes) {
     return total;
 }
 
+/// Whole copies in the compute type, and slices of the block, in one arena.
+template <class State>
+void build_resting_copies(State& state) {
+    std::size_t bytes = 0;
+    for (const unit_record* unit : state.units) {
+        const unit_plan& plan = state.plan.units[unit->index];
+        if (unit->source == view_source::resting) bytes += unit->layout->bytes();
+        if (rests_sliced(plan)) bytes += slices_of(plan, state.plan.inner()).total;
+    }
+    allocate(state, state.resting, bytes);
+    std::byte* at = state.resting.data();
+    for (unit_record* unit : state.units) {
+        const unit_plan& plan = state.plan.units[unit->index];
+        if (unit->source == view_source::resting) {
+            unit->gather_buffer = add_buffer(state, state.gather_buffers, at, unit->layout->bytes());
+            at += unit->layout->bytes();
+        }
+        if (!rests_sliced(plan)) continue;
+        unit->slices = slices_of(plan, state.plan.inner());
+        unit->slice_buffer = add_buffer(state, state.gather_buffers, at, unit->slices.total);
+        at += unit->slices.total;
+    }
+}
+
+template <class State>
+void build_secondaries(State& state) {
+    std::size_t bytes = 0;
+    for (const unit_plan& unit : state.plan.units) bytes += secondary_bytes(unit);
+    allocate(state, state.secondaries, bytes);
+    std::byte* at = state.secondaries.data();
+    for (unit_record* unit : state.units) {
+        if (unit->group == 1) continue;
+        unit->secondary_slices = slices_of(state.plan.units[unit->index], unit->group);
+        unit->secondary = at;
+        at += unit->secondary_slices.total;
+    }
+}
+
 /// Slots, resting copies: what scopes show of the parameters.
 template <class State>
 void build_parameter_buffers(State& state, const slot_map& map) {
-    std::size_t resting = 0;
-    for (const unit_record* unit : state.units) {
-        if (unit->source == view_source::resting) resting += unit->layout->bytes();
-    }
-    allocate(state, state.resting, resting);
     allocate(state, state.gather_memory, sum(map.gather_bytes));
-    state.gather_buffers.reserve(map.gather_bytes.size() + state.units.size());
+    state.gather_buffers.reserve(map.gather_bytes.size() + 2 * state.units.size());
     carve(state, state.gather_memory, map.gather_bytes, state.gather_buffers);
-    std::size_t at = 0;
+    for (unit_record* unit : state.units) unit->gather_buffer = map.gather_of[unit->index];
+    build_resting_copies(state);
+    build_secondaries(state);
     for (unit_record* unit : state.units) {
-        unit->gather_buffer = map.gather_of[unit->index];
         if (unit->source == view_source::masters) {
             unit->parameters = state.masters.data();
             if (!unit->owned.empty()) unit->parameters += unit->owned.front() * sizeof(typename State::master_type);
-            continue;
+        } else {
+            unit->parameters =
+                unit->gather_buffer == no_buffer ? nullptr : state.gather_buffers[unit->gather_buffer].data;
         }
-        if (unit->source == view_source::resting) {
-            unit->gather_buffer =
-                add_buffer(state, state.gather_buffers, state.resting.data() + at, unit->layout->bytes());
-            at += unit->layout->bytes();
-        }
-        unit->parameters = unit->gather_buffer == no_buffer ? nullptr : state.gather_buffers[unit->gather_buffer].data;
     }
 }
 
@@ -276,13 +226,16 @@ void build(State& state) {
             state.forward_order.push_back(unit->index);
         }
     }
+    state.policy.check_groups(state.shape, state.units.size());
     check_fingerprints(state);
-    make_plan(state);
     state.order = order_list(state.forward_order);
+    make_plan(state);
+    make_groups(state);
     plan_slots(state);
     place_slices(state);
     allocate(state, state.masters, state.owned * sizeof(typename State::master_type));
     allocate(state, state.gradients, state.trainable * sizeof(typename State::accumulate_type));
+    allocate(state, state.partial_sums, place_partial_sums(state));
     state.moments.resize(state.states.size());
     for (auto& moment : state.moments) allocate(state, moment, state.trainable * sizeof(typename State::moment_type));
     build_parameter_buffers(state, state.slots);

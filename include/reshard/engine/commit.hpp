@@ -114,8 +114,8 @@ void agree_on_step(State& state) {
                                 state.committed, hash_schedule(state), {}};
     put(state, records + state.rank() * sizeof(mine), mine, stream);
     const std::size_t bytes = state.ranks() * sizeof(mine);
-    issue_collective(state, {nobody, collective::all_gather, dtype::f32, 1, 0, bytes, 0}, [&] {
-        state.world.all_gather_in_place(std::span(records, bytes), stream, label{"begin_step", "all ranks"});
+    issue_collective(state, whole_gather(bytes), [&](const auto& world) {
+        world.all_gather_in_place(std::span(records, bytes), stream, label{"begin_step", "all ranks"});
     });
     state.device.record(state.agreed, stream);
     state.agreement_pending = true;
@@ -125,6 +125,7 @@ void agree_on_step(State& state) {
 /// The compute stream is behind every reduction and every gather.
 template <class State>
 void join_step(State& state) {
+    issue_outer(state);
     state.device.record(state.reductions_idle, state.reduce_stream());
     state.device.wait(state.compute, state.reductions_idle);
     join_gathers(state);
@@ -148,8 +149,8 @@ void gather_votes(State& state, std::uint32_t says, std::uint64_t numbers, const
     const std::size_t bytes = state.ranks() * layout.vote_bytes();
     state.device.record(state.normed, state.compute);
     state.device.wait(state.reduce_stream(), state.normed);
-    issue_collective(state, {nobody, collective::all_gather, dtype::f32, 1, 0, bytes, 0}, [&] {
-        state.world.all_gather_in_place(std::span(votes, bytes), state.reduce_stream(), label{what, "all ranks"});
+    issue_collective(state, whole_gather(bytes), [&](const auto& world) {
+        world.all_gather_in_place(std::span(votes, bytes), state.reduce_stream(), label{what, "all ranks"});
     });
     state.device.record(state.voted, state.reduce_stream());
     state.device.wait(state.compute, state.voted);
@@ -170,16 +171,6 @@ void decide_and_update(State& state) {
     state.committing = state.decided = false;
 }
 
-inline void subtract(operation_count& from, const operation_count& what) {
-    from.calls -= what.calls;
-    from.bytes -= what.bytes;
-}
-
-template <class State>
-bool refreshes_by_gather(const State& state, const unit_record& unit) {
-    return unit.source == view_source::resting && state.plan.divided_by(state.plan.units[unit.index].optimizer) > 1;
-}
-
 /// The step is over: sums, tags and copies are gone; unless it was discarded, the weights count as new (also if the
 /// update was skipped: a host that runs ahead of its device cannot know).
 template <class State>
@@ -194,16 +185,13 @@ void conclude_step(State& state, bool discarded) {
     state.metric_values.assign(state.metric_values.size(), 0.0);
     state.votes_current = true;
     if (discarded) {
-        for (const unit_record* unit : state.units) {  // predicted when the step began
-            if (!refreshes_by_gather(state, *unit)) continue;
-            subtract(state.predicted.sum.all_gather, gather_of(state.plan, state.plan.units[unit->index]));
-        }
+        group_counts refreshes;  // predicted when the step began
+        for (const unit_plan& unit : state.plan.units) add_refreshes(refreshes, state.plan, unit, 1);
+        state.predicted.sum -= refreshes;
         return;
     }
     raise_version(state);
-    for (unit_record* unit : state.units) {
-        if (unit->source == view_source::resting) fill_copy(state, *unit, "refresh");
-    }
+    refresh_resting(state, false);
 }
 
 template <class State>

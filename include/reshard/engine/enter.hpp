@@ -67,6 +67,7 @@ void begin_step(State& state, const step_options& options) {
     state.device.record(state.step_begun, state.compute);
     state.device.wait(state.gather_stream(), state.step_begun);
     state.device.wait(state.reduce_stream(), state.step_begun);
+    if (!state.outer_streams.empty()) state.device.wait(state.outer_stream(), state.step_begun);
     agree_on_step(state);
     predict_begun_step(state);
     refresh_resting(state, !state.options.overlap_refresh);
@@ -181,6 +182,8 @@ void leave_parameters(State& state, unit_record& unit, scope_kind kind, std::uin
         --unit.open_forwards;
         unit.recomputing = false;
         keep = state.keeps_after_backward(unit) || (unit.open_forwards > 0 && state.keeps_after_forward(unit));
+        if (state.has_secondary(unit) && unit.open_forwards == 0 && !state.keeps_secondary(unit))
+            drop_secondary(state, unit);
     }
     if (!keep) drop_copy(state, unit);
 }
@@ -214,6 +217,7 @@ void take_with_zeros(State& state, const order_entry& entry) {
     leave_parameters(state, unit, kind, 1);
     leave_gradients(state, unit, kind, 1);
     prefetch(state);
+    issue_outer(state);
 }
 
 }  // namespace detail

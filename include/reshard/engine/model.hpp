@@ -59,7 +59,7 @@ public:
         : sharded_model(world, options, policy, world.device().caller()) {}
     sharded_model(World world, model_options options, Policy policy, stream_ref compute)
         : state_(world, policy, options, compute) {
-        policy.resolve(world.size());
+        state_.shape = detail::resolve_shape(policy, world);
         const slot_options& slots = options.slots;
         if (slots.max_open == 0 || slots.recompute_segment == 0) {
             throw argument_error("E-ARGUMENT-5",
@@ -334,7 +334,7 @@ private:
         if (state_.votes_current) return;
         if (state_.at == detail::stage::in_step) {
             detail::join_step(state_);
-            state_.predicted.sum.all_gather += predict_exchange(state_.plan).all_gather;
+            state_.predicted.sum += predict_exchange(state_.plan);
         }
         detail::gather_votes(state_, 0, 0, "norm and metrics");  // not a vote: nobody may take it for one
         state_.votes_current = true;

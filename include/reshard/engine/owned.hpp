@@ -56,10 +56,9 @@ inline parameter_info info_of(const unit_record& unit, std::size_t index) {
 template <class State, class Visit>
 void for_each_owned(State& state, Visit&& visit) {
     for (unit_record* unit : state.units) {
-        const std::size_t parts = state.plan.divided_by(state.plan.units[unit->index].optimizer);
         for (std::size_t k = 0; k < unit->owned.size(); ++k) {
             const segment& part = unit->layout->segments()[k];
-            for (const slice_piece& piece : pieces_of_slice(*unit->layout, k, parts, parts == 1 ? 0 : state.rank())) {
+            for (const slice_piece& piece : pieces_of_slice(*unit->layout, k, unit->part.parts, unit->part.number)) {
                 visit(*unit, piece.parameter, piece.offset_in_parameter, unit->owned[k] + piece.offset_in_slice,
                       piece.count, part.trainable);
             }
@@ -91,10 +90,9 @@ template <class State, class Fill>
 void fill_masters(State& state, const by_whole_parameter<Fill>& whole) {
     std::vector<std::vector<slice_piece>> pieces;
     for (unit_record* unit : state.units) {
-        const std::size_t parts = state.plan.divided_by(state.plan.units[unit->index].optimizer);
         pieces.clear();
         for (std::size_t k = 0; k < unit->owned.size(); ++k) {
-            pieces.push_back(pieces_of_slice(*unit->layout, k, parts, parts == 1 ? 0 : state.rank()));
+            pieces.push_back(pieces_of_slice(*unit->layout, k, unit->part.parts, unit->part.number));
         }
         for (std::size_t index = 0; index < unit->layout->parameters().size(); ++index) {
             std::vector<typename State::master_type> values(unit->layout->parameters()[index].count);

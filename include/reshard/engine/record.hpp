@@ -9,7 +9,7 @@
 #include "../device/concept.hpp"
 #include "../layout/unit_layout.hpp"
 #include "../policy/facts.hpp"
-#include "../schedule/plan.hpp"
+#include "../schedule/memory.hpp"
 
 namespace reshard {
 inline namespace v0 {
@@ -54,9 +54,17 @@ struct unit_record {
     // Fixed by the build.
     unit_place place{};
     view_source source = view_source::gathered;
+    owned_part part;  // of masters, moments, owned gradients
+    reduction how = reduction::scatter;
+    afterwards after_forward = afterwards::free, after_backward = afterwards::free;
     std::uint32_t gather_buffer = no_buffer;  // of gathered and resting copies
     std::uint32_t gradient_buffer = no_buffer;
-    std::byte* parameters = nullptr;  // what scopes show
+    std::uint32_t slice_buffer = no_buffer;  // a slice of the block in the compute type, gathered from within the block
+    std::byte* secondary = nullptr;          // a slice of the secondary group
+    std::size_t group = 1;                   // ranks of that group; 1: none
+    sliced_bytes slices, secondary_slices;   // where segments begin in the two
+    std::vector<std::size_t> partial;        // per segment: where sums over the block begin in their arena
+    std::byte* parameters = nullptr;         // what scopes show
     std::byte* gradients = nullptr;
     std::vector<std::size_t> owned;          // per segment: where this rank's slice begins in the arenas
     std::vector<std::uint32_t> overwritten;  // parameters whose first gradient write overwrites
@@ -70,6 +78,8 @@ struct unit_record {
     bool entered = false;         // a scope has used it since it was gathered
     bool for_evaluation = false;  // gathered by an evaluation: dropped behind it unless the policy keeps it
     bool recomputing = false;     // kept by recompute() until its backward is left
+    bool slice_here = false, secondary_here = false;
+    std::uint64_t slice_version = 0, secondary_version = 0;
 
     // The step.
     std::uint32_t open_scopes = 0;
@@ -95,7 +105,7 @@ struct issue {
     collective what = collective::all_gather;
     dtype type = dtype::f32;
     std::uint8_t raw = 0;  // 1: counted in bytes
-    std::uint8_t unused = 0;
+    rank_set set = rank_set::whole;
     std::uint64_t count = 0;  // elements (bytes if raw) of the full buffer
     std::uint64_t root = 0;
 

@@ -60,72 +60,90 @@ double sum_of_metric(State& state, std::size_t index) {
     return sum;
 }
 
+/// The ranks that should hold the same masters of a unit are those at this rank's place in every block, or all.
+template <class State>
+rank_set replicas_of(const unit_record& unit) {
+    return unit.part.parts == 1 ? rank_set::whole : rank_set::outer;
+}
 template <class State>
 bool holds_replicas(const State& state, const unit_record& unit) {
-    return !state.alone() && state.plan.divided_by(state.plan.units[unit.index].optimizer) == 1;
+    return unit.part.parts < state.ranks();
 }
 
-/// Broadcasts whole masters, unit by unit, segment by segment.
+/// Broadcasts the masters that are held more than once, unit by unit, segment by segment, from the block of `root`.
 template <class State>
 void broadcast_masters(State& state, std::size_t root) {
     using master_type = typename State::master_type;
     auto* masters = reinterpret_cast<master_type*>(state.masters.data());
     for (const unit_record* unit : state.units) {
         if (!holds_replicas(state, *unit)) continue;
+        const rank_set set = replicas_of<State>(*unit);
+        const std::size_t from = set == rank_set::whole ? root : root / state.plan.inner();
         for (std::size_t k = 0; k < unit->owned.size(); ++k) {
-            const std::size_t count = unit->layout->segments()[k].elements;
+            const std::size_t count = unit->layout->segments()[k].elements / unit->part.parts;
             if (count == 0) continue;
-            issue_collective(state, {unit->index, collective::broadcast, dtype_of<master_type>, 0, 0, count, root},
-                             [&] {
-                                 state.world.broadcast(std::span(masters + unit->owned[k], count), root, state.compute,
-                                                       label{"broadcast", unit->name.c_str()});
+            issue_collective(state, {unit->index, collective::broadcast, dtype_of<master_type>, 0, set, count, from},
+                             [&](const auto& group) {
+                                 group.broadcast(std::span(masters + unit->owned[k], count), from, state.compute,
+                                                 label{"broadcast", unit->name.c_str()});
                              });
         }
     }
 }
 
-/// All ranks compare a hash of every unit's masters, where all should hold the same.
+/// Of the masters that a unit's replicas should agree on.
+template <class State>
+std::uint64_t hash_masters(State& state, const unit_record& unit) {
+    using master_type = typename State::master_type;
+    std::string values;
+    for (std::size_t k = 0; k < unit.owned.size(); ++k) {
+        std::string part(unit.layout->segments()[k].elements / unit.part.parts * sizeof(master_type), '\0');
+        state.device.download(reinterpret_cast<std::byte*>(part.data()),
+                              state.masters.data() + unit.owned[k] * sizeof(master_type), part.size());
+        values.append(part);
+    }
+    return hash_text(values);
+}
+
+/// Throws if ranks that should hold the same masters of a unit sent different hashes; `column` has one a rank.
+template <class State>
+void compare_column(const State& state, const unit_record& unit, const std::vector<std::uint64_t>& column) {
+    for (std::size_t rank = 0; rank < column.size(); ++rank) {
+        const std::size_t first = unit.part.parts == 1 ? 0 : rank % state.plan.inner();
+        if (column[rank] == column[first]) continue;
+        throw disagreement_error("E-AGREE-4", text("unit \"", unit.name,
+                                                   "\" has different weights on ranks that "
+                                                   "should hold the same; hashes are ",
+                                                   spread(column), ". synchronize_weights() makes them equal"));
+    }
+}
+
+/// All ranks compare a hash of every unit's masters, where several should hold the same.
 template <class State>
 void compare_replicas(State& state) {
-    using master_type = typename State::master_type;
     if (state.alone()) return;
     synchronize_compute(state);
     const std::size_t row = state.units.size() * sizeof(std::uint64_t), bytes = state.ranks() * row;
     std::vector<std::uint64_t> hashes(state.ranks() * state.units.size(), 0);
     for (const unit_record* unit : state.units) {
-        if (!holds_replicas(state, *unit)) continue;
-        std::string values;
-        for (std::size_t k = 0; k < unit->owned.size(); ++k) {
-            std::string part(unit->layout->segments()[k].elements * sizeof(master_type), '\0');
-            state.device.download(reinterpret_cast<std::byte*>(part.data()),
-                                  state.masters.data() + unit->owned[k] * sizeof(master_type), part.size());
-            values.append(part);
-        }
-        hashes[state.rank() * state.units.size() + unit->index] = hash_text(values);
+        if (holds_replicas(state, *unit))
+            hashes[state.rank() * state.units.size() + unit->index] = hash_masters(state, *unit);
     }
     state.scratch = state.device.allocate(bytes);
     std::byte* table = state.scratch.data();
     state.device.upload(table + state.rank() * row,
                         reinterpret_cast<const std::byte*>(hashes.data()) + state.rank() * row, row);
-    issue_collective(state, {nobody, collective::all_gather, dtype::f32, 1, 0, bytes, 0}, [&] {
-        state.world.all_gather_in_place(std::span(table, bytes), state.compute, label{"check_replicas", "all ranks"});
+    issue_collective(state, whole_gather(bytes), [&](const auto& world) {
+        world.all_gather_in_place(std::span(table, bytes), state.compute, label{"check_replicas", "all ranks"});
     });
     synchronize_compute(state);
     state.device.download(reinterpret_cast<std::byte*>(hashes.data()), table, bytes);
     state.scratch = {};
     for (const unit_record* unit : state.units) {
         std::vector<std::uint64_t> column;
-        bool differ = false;
-        for (std::size_t rank = 0; rank < state.ranks(); ++rank) {
+        for (std::size_t rank = 0; rank < state.ranks(); ++rank)
             column.push_back(hashes[rank * state.units.size() + unit->index]);
-            differ = differ || column.back() != column.front();
-        }
-        if (differ) {
-            throw disagreement_error("E-AGREE-4", text("unit \"", unit->name,
-                                                       "\" has different weights on ranks that "
-                                                       "should hold the same; hashes are ",
-                                                       spread(column), ". synchronize_weights() makes them equal"));
-        }
+        compare_column(state, *unit, column);
     }
 }
 
@@ -136,10 +154,12 @@ void drop_step(State& state) {
         if (unit->source == view_source::gathered) unit->here = false;
         unit->open_scopes = unit->open_forwards = unit->open_inputs = 0;
         unit->accumulating = unit->reduced = unit->recomputing = unit->for_evaluation = false;
+        unit->secondary_here = unit->slice_here = false;
     }
     for (auto& buffer : state.gather_buffers) buffer.holder = nobody;
     for (auto& buffer : state.gradient_buffers) buffer.holder = nobody;
     state.metric_values.assign(state.metric_values.size(), 0.0);
+    state.outer_due = nullptr;
     state.live_bytes = 0;
     state.open_scopes = 0;
     state.evaluating = state.writing = state.agreement_pending = state.votes_current = false;
@@ -210,25 +230,15 @@ void issue_with_zeros(State& state, const issue& what, std::byte* scratch) {
     const auto stream = state.gather_stream();
     const label name{"reset", what.unit == nobody ? "all ranks" : state.units[what.unit]->name.c_str()};
     state.device.zero(std::span(scratch, bytes_of(what)), stream);  // the one before left its results
-    issue_collective(state, what, [&] {
-        using gradient_type = typename State::gradient_type;
-        using master_type = typename State::master_type;
-        const std::span gradients(reinterpret_cast<gradient_type*>(scratch), what.raw ? 0 : what.count);
-        switch (what.what) {
-        case collective::all_gather:
-            state.world.all_gather_in_place(std::span(scratch, what.count), stream, name);
-            break;
-        case collective::reduce_scatter:
-            state.world.reduce_scatter_in_place(gradients, stream, name);
-            break;
-        case collective::all_reduce:
-            state.world.all_reduce_in_place(gradients, stream, name);
-            break;
-        case collective::broadcast:
-            state.world.broadcast(std::span(reinterpret_cast<master_type*>(scratch), what.count), what.root, stream,
-                                  name);
-            break;
-        }
+    issue_collective(state, what, [&](const auto& group) {
+        if (what.what == collective::all_gather)
+            return group.all_gather_in_place(std::span(scratch, what.count), stream, name);
+        with_element(what.type, [&](auto* element) {
+            const std::span values(reinterpret_cast<decltype(element)>(scratch), what.count);
+            if (what.what == collective::reduce_scatter) group.reduce_scatter_in_place(values, stream, name);
+            if (what.what == collective::all_reduce) group.all_reduce_in_place(values, stream, name);
+            if (what.what == collective::broadcast) group.broadcast(values, what.root, stream, name);
+        });
     });
 }
 
@@ -258,6 +268,10 @@ void drain(State& state, Channel& control) {
     state.device.record(state.reductions_idle, state.reduce_stream());
     state.device.synchronize(state.gathers_idle);
     state.device.synchronize(state.reductions_idle);
+    if (!state.outer_streams.empty()) {
+        state.device.record(state.outer_idle, state.outer_stream());
+        state.device.synchronize(state.outer_idle);
+    }
     synchronize_compute(state);
     state.scratch = {};
 }

@@ -17,8 +17,9 @@ inline namespace v0 {
 /// alone; a counting communicator measures the same plus what evaluation gathers and `missed_prefetches` cost.
 struct model_report {
     collective_counts predicted_setup, predicted_steps;
-    std::uint64_t steps = 0;              // begun
-    std::uint64_t missed_prefetches = 0;  // copies that left before the use they were meant for
+    group_counts predicted_setup_groups, predicted_steps_groups;  // the same by group
+    std::uint64_t steps = 0;                                      // begun
+    std::uint64_t missed_prefetches = 0;                          // copies that left before the use they were meant for
     owned_bytes predicted_owned;
     std::size_t measured_owned = 0;  // bytes allocated in arenas and buffers
     std::size_t planned_live = 0;    // peak of gathered copies and gradient buffers in use, from the plan
@@ -38,33 +39,34 @@ void predict_begun_step(State& state) {
         predicted.schedule = schedule;
         if (predicted.step.peak.total() > predicted.live) predicted.live = predicted.step.peak.total();
     }
-    const collective_counts& step = predicted.step.collectives;
-    predicted.sum.all_gather += step.all_gather;
-    predicted.sum.reduce_scatter += step.reduce_scatter;
-    predicted.sum.all_reduce += step.all_reduce;
+    predicted.sum += predicted.step.groups;
     for (const unit_record* unit : state.units) {
         const unit_plan& planned = state.plan.units[unit->index];
+        group_counts fewer, more;
         if (unit->source == view_source::gathered && state.valid(*unit)) {  // by an evaluation
-            subtract(predicted.sum.all_gather, gather_of(state.plan, planned));
-        } else if (refreshes_by_gather(state, *unit) && !state.valid(*unit)) {  // by the last step, but for the first
-            predicted.sum.all_gather += gather_of(state.plan, planned);
+            add_unit_gathers(fewer, state.plan, planned, 1);
+        } else if (state.has_secondary(*unit) && state.secondary_valid(*unit)) {  // likewise
+            add_unit_gathers(fewer, state.plan, planned, 1);
+            add_secondary_gathers(more, state.plan, planned, 1);
         }
+        const bool rests = state.rests_in_slice(*unit) ? state.slice_valid(*unit) : state.valid(*unit);
+        if (unit->source != view_source::masters && !rests) add_refreshes(more, state.plan, planned, 1);
+        predicted.sum += more;
+        predicted.sum -= fewer;
     }
 }
 
 /// One refresh of every copy that rests whole beside a sharded optimizer state.
 template <class State>
-void predict_refreshes(const State& state, collective_counts& sum) {
-    for (const unit_record* unit : state.units) {
-        if (refreshes_by_gather(state, *unit)) sum.all_gather += gather_of(state.plan, state.plan.units[unit->index]);
-    }
+void predict_refreshes(const State& state, group_counts& sum) {
+    for (const unit_plan& unit : state.plan.units) add_refreshes(sum, state.plan, unit, 1);
 }
 
 template <class State>
 std::size_t measured_bytes(const State& state) {
-    std::size_t bytes = state.masters.bytes + state.gradients.bytes + state.whole_gradients.bytes +
-                        state.resting.bytes + state.gather_memory.bytes + state.gradient_memory.bytes +
-                        state.control.bytes;
+    std::size_t bytes = state.masters.bytes + state.gradients.bytes + state.partial_sums.bytes +
+                        state.whole_gradients.bytes + state.resting.bytes + state.secondaries.bytes +
+                        state.gather_memory.bytes + state.gradient_memory.bytes + state.control.bytes;
     for (const auto& moment : state.moments) bytes += moment.bytes;
     return bytes;
 }
@@ -72,9 +74,11 @@ std::size_t measured_bytes(const State& state) {
 template <class State>
 model_report make_report(const State& state) {
     model_report report;
-    report.predicted_setup = state.predicted.setup;
-    report.predicted_setup.all_gather += predict_setup(state.plan).all_gather;
-    report.predicted_steps = state.predicted.sum;
+    report.predicted_setup_groups = state.predicted.setup;
+    report.predicted_setup_groups += predict_setup(state.plan);
+    report.predicted_setup = report.predicted_setup_groups.sum();
+    report.predicted_steps_groups = state.predicted.sum;
+    report.predicted_steps = report.predicted_steps_groups.sum();
     report.steps = state.step;
     report.missed_prefetches = state.missed_prefetches;
     report.predicted_owned = predict_memory(state.plan, state.slots, control_of(state).bytes());
@@ -92,6 +96,22 @@ inline std::string bytes_text(std::size_t bytes) {
         ++unit;
     }
     return unit == 0 ? text(bytes, " B") : text(scaled / 10, ".", scaled % 10, " ", units[unit]);
+}
+
+/// "16 ranks = 2 blocks of 8", and what goes between and within them in a step of one microbatch.
+template <class State>
+std::string groups_text(const State& state, const step_prediction& step) {
+    std::string out = text("groups     ", state.shape.outer, state.shape.outer == 1 ? " block of " : " blocks of ",
+                           state.shape.inner, " ranks; sent a rank:");
+    for (const rank_set which : {rank_set::whole, rank_set::inner, rank_set::outer, rank_set::secondary}) {
+        const operation_count all = step.groups[which].total();
+        if (all.calls != 0) out.append(text(" ", name_of(which), " ", bytes_text(all.bytes), ","));
+    }
+    out.back() = '\n';
+    if constexpr (ChosenReshard<typename State::reshard_type>) {
+        if (!state.policy.reshard.why().empty()) out.append(text("chosen     ", state.policy.reshard.why(), "\n"));
+    }
+    return out;
 }
 
 template <class State>
@@ -119,6 +139,7 @@ std::string describe(const State& state) {
     out.append(text("traffic    ", bytes_text(sends.total().bytes),
                     " sent a rank and step of one microbatch: ", sends.all_gather.calls, " all-gathers, ",
                     sends.reduce_scatter.calls, " reduce-scatters, ", sends.all_reduce.calls, " all-reduces\n"));
+    if (!state.alone()) out.append(groups_text(state, step));
     return out;
 }
 

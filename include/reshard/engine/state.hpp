@@ -14,6 +14,7 @@
 #include "../device/concept.hpp"
 #include "../schedule/order.hpp"
 #include "../schedule/replay.hpp"
+#include "groups.hpp"
 #include "options.hpp"
 #include "record.hpp"
 
@@ -40,6 +41,7 @@ struct update_call {
 };
 
 /// Three streams per rank. The compute stream is the trainer's; gathers and refreshes have one, reductions another.
+/// Where ranks form blocks, what goes between blocks has a fourth, so that a slow link holds up nothing else.
 /// Who waits for whom, and why (recorded on -> waited for by):
 ///   gathered        gathers -> compute     a scope reads what was gathered (buffer.filled)
 ///   buffer free     compute -> gathers     the next gather overwrites what scopes read (buffer.users)
@@ -49,19 +51,30 @@ struct update_call {
 ///   gathers idle    gathers -> compute     the update overwrites masters that a gather still reads (gathers_idle)
 ///   weights written compute -> gathers     a gather casts from the masters the update wrote (weights_written)
 ///   step begins     compute -> gathers, reductions   a step is self-contained (step_begun)
+///   block reduced   reductions -> outer    the sums over the block are complete (block_reduced)
+///   outer reduced   outer -> compute       norm and vote read the sums (outer_idle); it is also how the update waits
+///                                          for refreshes that still read the masters
+///   gradient free   outer -> compute       where the outer stage works in the gradient buffer (buffer.filled)
+///   weights written compute -> outer       a refresh casts from the masters the update wrote (weights_written)
+///   refreshed       outer -> gathers       a gather sends the slice of the block (buffer.filled)
+///   slice free      gathers -> outer       the next refresh overwrites what gathers send (buffer.users)
 ///   normed, voted   compute -> reductions -> compute  the commit's all-gather; on a queue, so that a fault which wakes
 ///                                          the trainer leaves it under way and reset() can finish the commit
 template <class Policy, class World>
 struct model_state {
+    using policy_type = Policy;
     using device_type = typename World::device_type;
     using stream_ref = typename device_type::stream_ref;
     using precision_type = typename Policy::precision_type;
+    using reshard_type = typename Policy::reshard_type;
+    using strategy_type = typename Policy::strategy_type;
     using compute_type = typename precision_type::compute;
     using gradient_type = typename precision_type::gradient;
     using accumulate_type = typename precision_type::accumulate;
     using master_type = typename precision_type::master;
     using moment_type = typename precision_type::moments;
     using buffer = shared_buffer<device_type>;
+    static constexpr bool may_have_blocks = may_rest_inner<strategy_type>;
     static_assert(std::is_same_v<gradient_type, typename precision_type::reduce>,
                   "reshard: gradients are sent in the type they are written in; give gradient<> and reduce<> one type");
     static_assert(std::is_same_v<accumulate_type, arithmetic<accumulate_type>>,
@@ -70,6 +83,7 @@ struct model_state {
     model_state(World communicator, Policy chosen, model_options wanted, stream_ref stream)
         : policy(chosen),
           world(communicator),
+          groups(communicator),
           device(world.device()),
           options(wanted),
           compute(stream),
@@ -87,6 +101,8 @@ struct model_state {
 
     Policy policy;
     World world;
+    rank_groups<World> groups;
+    group_shape shape;
     device_type device;
     model_options options;
     stage at = stage::declaring;
@@ -96,6 +112,7 @@ struct model_state {
     typename device_type::event weights_written = device.make_event(), step_begun = device.make_event(),
                                 gathers_idle = device.make_event(), reductions_idle = device.make_event(),
                                 agreed = device.make_event(), joined = device.make_event(),
+                                block_reduced = device.make_event(), outer_idle = device.make_event(),
                                 normed = device.make_event(), voted = device.make_event();
 
     owning_list<typed_layout<compute_type>> layouts;
@@ -108,7 +125,9 @@ struct model_state {
     slot_map slots;
 
     typename device_type::memory scratch;  // of build and reset; a member, so that no failed call frees it in use
-    arena<device_type> masters, gradients, whole_gradients, resting, gather_memory, gradient_memory, control;
+    arena<device_type> masters, gradients, partial_sums, whole_gradients, resting, secondaries, gather_memory,
+        gradient_memory, control;
+    std::size_t outer_scratch = 0;  // where it begins in the arena of partial sums, in elements
     std::vector<arena<device_type>> moments;
     std::vector<buffer> gather_buffers, gradient_buffers;  // resting copies and whole gradients have one each too
     std::size_t trainable = 0, owned = 0;                  // elements of this rank's slices; trainable ones come first
@@ -139,9 +158,11 @@ struct model_state {
         step_prediction step;  // of a step with this list
         std::size_t microbatches = 0, live = 0;
         std::uint64_t schedule = 0;
-        collective_counts sum, setup;
+        group_counts sum, setup;
     } predicted;
     issue_log log;
+    unit_record* outer_due = nullptr;  // its sums over the block wait to be summed between blocks
+    bool outer_adds = false;           // to sums of earlier microbatches
     std::uint64_t missed_prefetches = 0;
     std::size_t live_bytes = 0, peak_live_bytes = 0;
 
@@ -151,23 +172,47 @@ struct model_state {
 
     // Streams end first: what is queued on them uses the memory above.
     typename device_type::stream gathers, reductions;
+    std::vector<typename device_type::stream> outer_streams;  // one where ranks form blocks
 
     std::size_t ranks() const { return world.size(); }
     std::size_t rank() const { return world.rank(); }
     bool alone() const { return world.size() == 1; }
     stream_ref gather_stream() { return gathers; }
     stream_ref reduce_stream() { return reductions; }
+    stream_ref outer_stream() { return outer_streams.front(); }
+
+    /// The group that a unit's collectives of this kind run over.
+    const World& group(rank_set which, const unit_record& unit) const {
+        return which == rank_set::whole ? world
+                                        : groups.of(which, which == rank_set::inner   ? plan.inner()
+                                                           : which == rank_set::outer ? plan.outer
+                                                                                      : unit.group);
+    }
 
     bool keeps_after_forward(const unit_record& unit) const {
-        return policy.reshard.after_forward(unit.place) == afterwards::keep;
+        return holds<afterwards::keep>(policy.reshard.after_forward(unit.place), unit.after_forward);
     }
     bool keeps_after_backward(const unit_record& unit) const {
-        return policy.reshard.after_backward(unit.place) == afterwards::keep;
+        return holds<afterwards::keep>(policy.reshard.after_backward(unit.place), unit.after_backward);
     }
+    /// Whether a gather leaves a secondary shard behind, and whether that lives until the weights change.
+    bool has_secondary(const unit_record& unit) const {
+        if constexpr (may_use_groups<typename Policy::reshard_type>) return unit.group > 1;
+        return false;
+    }
+    bool keeps_secondary(const unit_record& unit) const {
+        return has_secondary(unit) && unit.after_backward == afterwards::group;
+    }
+    /// Whether the block's slice rests in the compute type.
+    bool rests_in_slice(const unit_record& unit) const { return may_have_blocks && unit.slice_buffer != no_buffer; }
     bool reduces_once(const unit_record& unit) const {
-        return policy.reshard.reduce_once() || policy.strategy.gradients(unit.place) == placement::replicated;
+        return whole_gradients_of(policy.strategy.gradients(unit.place), unit);
     }
     bool valid(const unit_record& unit) const { return unit.here && unit.copy_version == version; }
+    bool slice_valid(const unit_record& unit) const { return unit.slice_here && unit.slice_version == version; }
+    bool secondary_valid(const unit_record& unit) const {
+        return unit.secondary_here && unit.secondary_version == version;
+    }
 
     stream_ref user_stream(std::size_t number) { return number == 0 ? compute : user_streams[number - 1]; }
 
@@ -177,6 +222,21 @@ struct model_state {
     }
 
     commit_outcome* outcome() { return reinterpret_cast<commit_outcome*>(control.data()); }
+
+private:
+    /// Whether a unit's fact has this value: from the compiler where it knows, else from the plan, which also knows
+    /// what a secondary group of one rank, or of all, comes to.
+    template <afterwards Value, class Fact>
+    static bool holds(Fact fact, afterwards planned) {
+        if constexpr (is_known<Fact> && !may_be<Fact, afterwards::group>) return fact == Value;
+        return planned == Value;
+    }
+    template <class Fact>
+    bool whole_gradients_of(Fact fact, const unit_record& unit) const {
+        if constexpr (is_known<Fact> && !may_be<Fact, placement::inner>)
+            return policy.reshard.reduce_once() || fact == placement::replicated;
+        return v0::whole_gradients(plan, plan.units[unit.index]);
+    }
 };
 
 /// Every call begins here: throws what went wrong since the last one.
@@ -247,44 +307,6 @@ std::uint32_t layout_id(const State& state) {
                                    : text("is of layout ", layout % layouts_of_a_model);
     throw argument_error("E-ARGUMENT-3", text("\"", unit.name, "\" has layout ", unit.layout_id % layouts_of_a_model,
                                               ", the handle ", origin, "; take handles from the unit's own layout()"));
-}
-
-/// Runs a collective and notes it in the log. A call that throws may have been issued (the wait for it failed) or not
-/// (a fault was raised before): the communicator knows, and peers must not wait for what never was.
-template <class State, class Run>
-void issue_collective(State& state, const issue& what, Run&& run) {
-    if constexpr (requires { state.world.issued(); }) {
-        const std::uint64_t before = state.world.issued();
-        try {
-            run();
-        } catch (...) {
-            if (state.world.issued() != before) state.log.add(what);
-            throw;
-        }
-        state.log.add(what);
-    } else {
-        state.log.add(what);
-        run();
-    }
-}
-
-/// Calls f with a null pointer of the element type that `type` names.
-template <class Visit>
-void with_element(dtype type, Visit&& f) {
-    switch (type) {
-    case dtype::f64:
-        f(static_cast<double*>(nullptr));
-        break;
-    case dtype::f32:
-        f(static_cast<float*>(nullptr));
-        break;
-    case dtype::bf16:
-        f(static_cast<bf16*>(nullptr));
-        break;
-    case dtype::fp16:
-        f(static_cast<fp16*>(nullptr));
-        break;
-    }
 }
 
 }  // namespace detail

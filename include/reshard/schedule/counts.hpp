@@ -18,6 +18,11 @@ struct operation_count {
         bytes += more.bytes;
         return *this;
     }
+    operation_count& operator-=(const operation_count& less) {
+        calls -= less.calls;
+        bytes -= less.bytes;
+        return *this;
+    }
     bool operator==(const operation_count&) const = default;
 };
 
@@ -34,6 +39,12 @@ struct collective_counts {
         all_gather += more.all_gather;
         reduce_scatter += more.reduce_scatter;
         all_reduce += more.all_reduce;
+        return *this;
+    }
+    collective_counts& operator-=(const collective_counts& less) {
+        all_gather -= less.all_gather;
+        reduce_scatter -= less.reduce_scatter;
+        all_reduce -= less.all_reduce;
         return *this;
     }
     bool operator==(const collective_counts&) const = default;
@@ -53,6 +64,10 @@ struct group_counts {
     }
     group_counts& operator+=(const group_counts& more) {
         for (std::size_t k = 0; k < rank_sets; ++k) sets[k] += more.sets[k];
+        return *this;
+    }
+    group_counts& operator-=(const group_counts& less) {
+        for (std::size_t k = 0; k < rank_sets; ++k) sets[k] -= less.sets[k];
         return *this;
     }
     bool operator==(const group_counts&) const = default;

@@ -1,0 +1,104 @@
+// The communicators of a model: the whole, and the smaller groups that its policy needs.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "../comm/concept.hpp"
+#include "../core/error.hpp"
+#include "../core/text.hpp"
+#include "../policy/policy.hpp"
+#include "../schedule/plan.hpp"
+
+namespace reshard {
+inline namespace v0 {
+namespace detail {
+
+/// Whether a strategy may rest something over the inner group; false only where the compiler knows better.
+template <class Strategy>
+inline constexpr bool may_rest_inner =
+    may_be<decltype(std::declval<const Strategy&>().parameters(unit_place{})), placement::inner> ||
+    may_be<decltype(std::declval<const Strategy&>().gradients(unit_place{})), placement::inner> ||
+    may_be<decltype(std::declval<const Strategy&>().optimizer_state(unit_place{})), placement::inner>;
+
+/// Whether any unit of a model may need more than the whole group.
+template <class Policy>
+inline constexpr bool may_split =
+    may_rest_inner<typename Policy::strategy_type> || may_use_groups<typename Policy::reshard_type>;
+
+/// How the ranks are grouped; throws topology_error if the policy's groups do not fit the world or its machines.
+template <class Policy, class World>
+group_shape resolve_shape(const Policy& policy, const World& world) {
+    if constexpr (may_be<decltype(policy.by_nodes()), true>) {
+        if (policy.by_nodes()) {
+            if constexpr (requires { world.nodes(); }) {
+                const std::vector<std::size_t> nodes = world.nodes();
+                return policy.resolve(std::span<const std::size_t>(nodes));
+            } else {
+                throw topology_error("E-TOPOLOGY-5", text("by_node: this communicator cannot tell which ranks share a "
+                                                          "machine (it has no nodes()): ",
+                                                          world.describe(), "; write mesh<outer, inner>"));
+            }
+        }
+    }
+    if constexpr (requires { policy.resolve(world.size()); }) return policy.resolve(world.size());
+    return {};  // not reached: such topologies are by nodes
+}
+
+/// Views of the groups, one per set of ranks however many units use it. A group that nothing needs is not made.
+template <class World>
+class rank_groups {
+public:
+    explicit rank_groups(World whole) : whole_(whole) {}
+
+    const World& whole() const { return whole_; }
+    /// `ranks` tells secondary groups of several sizes apart.
+    const World& of(rank_set which, std::size_t ranks) const {
+        if (which == rank_set::whole) return whole_;
+        for (const made& one : made_) {
+            if (one.which == which && one.view.size() == ranks) return one.view;
+        }
+        throw topology_error("E-TOPOLOGY-6", text("no ", name_of(which), " group of ", ranks, " ranks was made"));
+    }
+
+    /// Collective, in the same order on all ranks; a group that exists is not made again.
+    void make(rank_set which, std::size_t ranks, std::size_t colour) {
+        for (const made& one : made_) {
+            if (one.which == which && one.view.size() == ranks) return;
+        }
+        if constexpr (Splittable<World>) {
+            owners_.push_back(whole_.split(colour, whole_.rank()));
+            made_.push_back({which, named_view(owners_.back(), which)});
+        } else {
+            throw topology_error("E-TOPOLOGY-5",
+                                 text("the policy needs an ", name_of(which), " group of ", ranks,
+                                      " ranks, and this communicator cannot make smaller groups (it has no split()): ",
+                                      whole_.describe()));
+        }
+    }
+
+private:
+    struct made {
+        rank_set which;
+        World view;
+    };
+    /// A counting communicator counts under the group's name.
+    template <class Owner>
+    static World named_view(const Owner& owner, rank_set which) {
+        if constexpr (requires { owner.view(name_of(which)); }) {
+            return owner.view(name_of(which));
+        } else {
+            return owner.view();
+        }
+    }
+
+    World whole_;
+    std::vector<typename World::owner> owners_;
+    std::vector<made> made_;
+};
+
+}  // namespace detail
+}  // namespace v0
+}  // namespace reshard

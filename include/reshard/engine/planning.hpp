@@ -1,0 +1,152 @@
+// What is settled before memory is made: all ranks were started alike, the plan of every unit, the groups it needs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "../schedule/memory.hpp"
+#include "commit.hpp"
+
+namespace reshard {
+inline namespace v0 {
+namespace detail {
+
+inline std::uint64_t hash_text(const std::string& words) {
+    std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a, 64 bits
+    for (const char letter : words) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3u;
+    return hash;
+}
+
+template <class State>
+std::string units_text(const State& state) {
+    std::string out;
+    for (const unit_record* unit : state.units) {
+        out.append(text(unit->name, " x", unit->uses, ":"));
+        for (const parameter_place& place : unit->layout->parameters()) {
+            out.append(text(" ", place.name, "[", joined(place.shape), "]", place.group, place.segment,
+                            static_cast<int>(place.write)));
+        }
+        for (const segment& part : unit->layout->segments()) {
+            out.append(text(" ", name_of(part.type), part.trainable, part.elements));
+        }
+        out.append("\n");
+    }
+    return out + joined(state.forward_order);
+}
+
+template <class State>
+std::string options_text(const State& state) {
+    const model_options& o = state.options;
+    return text(o.slots.prefetch_depth, " ", o.slots.max_open, " ", o.slots.recompute_segment, " ",
+                o.average_over_ranks, " ", o.average_over_microbatches, " ", o.overlap_refresh, " states ",
+                joined(state.states), " metrics ", joined(state.metrics), " blocks ", state.shape.outer);
+}
+
+/// Every rank must have been started alike: compares hashes of policy, units and options, and names the ranks.
+template <class State>
+void check_fingerprints(State& state) {
+    if (state.alone()) return;
+    std::uint64_t mine[8] = {hash_text(state.policy.describe()), hash_text(units_text(state)),
+                             hash_text(options_text(state))};
+    state.scratch = state.device.allocate(state.ranks() * sizeof(mine));
+    std::byte* table = state.scratch.data();
+    state.device.upload(table + state.rank() * sizeof(mine), reinterpret_cast<std::byte*>(mine), sizeof(mine));
+    const std::size_t bytes = state.ranks() * sizeof(mine);
+    const auto stream = state.gather_stream();
+    issue_collective(state, whole_gather(bytes), [&](const auto& world) {
+        world.all_gather_in_place(std::span(table, bytes), stream, label{"build", "all ranks"});
+    });
+    state.device.record(state.agreed, stream);
+    state.device.synchronize(state.agreed);
+    std::vector<std::uint64_t> all(state.ranks() * 8);
+    state.device.download(reinterpret_cast<std::byte*>(all.data()), table, bytes);
+    state.scratch = {};
+    constexpr const char* names[] = {"policy", "units (names, shapes, groups, order)", "options, states or metrics"};
+    for (std::size_t field = 0; field < 3; ++field) {
+        std::vector<std::uint64_t> values;
+        bool differ = false;
+        for (std::size_t rank = 0; rank < state.ranks(); ++rank) {
+            values.push_back(all[rank * 8 + field]);
+            differ = differ || values[rank] != values[0];
+        }
+        if (differ) {
+            state.poisoned = true;  // every rank throws this: its end is no news that could overtake it
+            throw disagreement_error("E-AGREE-3", text("the ranks were started with different ", names[field],
+                                                       "; fingerprints are ", spread(values)));
+        }
+    }
+}
+
+/// Policy facts of one unit, as values.
+template <class State>
+unit_plan plan_unit(const State& state, const unit_record& unit) {
+    unit_plan one{unit.name,
+                  unit.uses,
+                  state.policy.strategy.parameters(unit.place),
+                  state.policy.strategy.gradients(unit.place),
+                  state.policy.strategy.optimizer_state(unit.place),
+                  state.policy.reshard.after_forward(unit.place),
+                  state.policy.reshard.after_backward(unit.place),
+                  {},
+                  secondary_ranks(state.policy.reshard, unit.place)};
+    for (const segment& part : unit.layout->segments())
+        one.segments.push_back({part.type, part.trainable, part.elements});
+    return settled(state.plan, std::move(one));
+}
+
+template <class State>
+void plan_units(State& state) {
+    model_plan& plan = state.plan;
+    plan.reduce_once = state.policy.reshard.reduce_once();
+    plan.units.clear();
+    for (unit_record* unit : state.units) {
+        unit->place = {unit->index, state.units.size()};
+        plan.units.push_back(plan_unit(state, *unit));
+        const unit_plan& planned = plan.units.back();
+        unit->source = source_of(plan, planned);
+        unit->part = part_of(plan, planned, state.rank());
+        unit->how = reduction_of(plan, planned);
+        unit->after_forward = planned.after_forward;
+        unit->after_backward = planned.after_backward;
+        unit->group = planned.group;
+    }
+}
+
+template <class State>
+void make_plan(State& state) {
+    using state_t = State;
+    model_plan& plan = state.plan;
+    plan.ranks = state.ranks();
+    plan.outer = state.shape.outer;
+    plan.gradient = dtype_of<typename state_t::gradient_type>;
+    plan.accumulate = dtype_of<typename state_t::accumulate_type>;
+    plan.master = dtype_of<typename state_t::master_type>;
+    plan.moment = dtype_of<typename state_t::moment_type>;
+    plan.moments = state.states.size();
+    plan.metrics = state.metrics.size();
+    plan.slots = state.options.slots;
+    plan_units(state);
+}
+
+/// Collective: the smaller groups that units of this plan need, in one order on all ranks.
+template <class State>
+void make_groups(State& state) {
+    if constexpr (may_split<typename State::policy_type>) {
+        const std::size_t inner = state.plan.inner(), rank = state.rank();
+        for (const unit_plan& unit : state.plan.units) {
+            if (rests_inner(unit)) {
+                state.groups.make(rank_set::inner, inner, rank / inner);
+                state.groups.make(rank_set::outer, state.plan.outer, rank % inner);
+                if (state.outer_streams.empty()) state.outer_streams.push_back(state.device.make_stream("outer"));
+            }
+            if (unit.group > 1) state.groups.make(rank_set::secondary, unit.group, rank / unit.group);
+        }
+    }
+}
+
+}  // namespace detail
+}  // namespace v0
+}  // namespace reshard

@@ -1,0 +1,191 @@
+// Hybrid strategies, smaller groups and meshes: training equals plain loops; counts, bytes and memory are as planned.
+#include <doctest/doctest.h>
+
+#include <reshard/comm/counted.hpp>
+
+#include "support/by_hand.hpp"
+
+namespace {
+
+using namespace toy;
+using reshard::any_topology;
+using reshard::operation;
+using reshard::rank_set;
+
+/// A policy by its three names, and on how many ranks it runs.
+struct setting {
+    const char *strategy, *reshard, *topology;
+    std::size_t ranks;
+};
+
+constexpr setting settings[] = {
+    {"hybrid_shard", "reshard_always", "mesh:2x2", 4},
+    {"hybrid_shard", "keep_last:1", "mesh:3x2", 6},
+    {"hybrid_shard", "reshard_never", "mesh:2x3", 6},
+    {"hybrid_shard", "reshard_to_group:2", "mesh:2x4", 8},
+    {"hybrid_shard", "reshard_to_group:2,until_step", "mesh:2x4", 8},
+    {"hybrid_shard", "reshard_always", "mesh:*x1", 3},
+    {"hybrid_shard", "reshard_always", "mesh:1x3", 3},
+    {"hybrid_full_shard", "reshard_always", "mesh:2x2", 4},
+    {"hybrid_full_shard", "keep_until_step", "mesh:2x3", 6},
+    {"hybrid_full_shard", "keep_last:1", "mesh:3x2", 6},
+    {"hybrid_full_shard", "reshard_to_group:2", "mesh:2x4", 8},
+    {"hybrid_full_shard", "reshard_to_group:2,until_step", "mesh:*x4", 8},
+    {"full_shard", "reshard_to_group:2", "flat", 4},
+    {"full_shard", "reshard_to_group:3", "flat", 6},
+    {"full_shard", "reshard_to_group:2,until_step", "flat", 6},
+    {"full_shard", "reshard_to_group:4,until_step", "mesh:2x4", 8},
+    {"full_shard", "reshard_to_group:1", "flat", 3},
+    {"full_shard", "reshard_to_group:4,until_step", "flat", 4},
+    {"full_shard", "reshard_always", "mesh:2x2", 4},
+    {"shard_optimizer", "reshard_always", "mesh:2x2", 4},
+    {"sharding:replicated,replicated,inner", "reshard_always", "mesh:2x3", 6},
+    {"sharding:replicated,inner,inner", "reshard_always", "mesh:2x2", 4},
+    {"sharding:replicated,inner,whole", "reshard_always", "mesh:3x2", 6},
+    {"sharding:inner,whole,whole", "reshard_always", "mesh:2x2", 4},
+    {"sharding:inner,whole,whole", "reshard_to_group:2,until_step", "mesh:2x4", 8},
+};
+
+template <class Precision>
+runtime_policy<Precision> policy_of(const setting& one, bool once) {
+    auto policy = parse_policy<Precision>(one.strategy, one.reshard, once);
+    policy.topology = any_topology::parse(one.topology);
+    return policy;
+}
+std::string title(const setting& one, bool once, std::size_t microbatches) {
+    return toy::named(one.strategy + std::string(" over ") + one.topology, one.reshard, once, one.ranks, microbatches);
+}
+
+template <class Body>
+void under_every_setting(Body body) {
+    for (const setting& one : settings) {
+        if (sanitized() && one.ranks > 4) continue;
+        for (const bool once : {false, true}) {
+            for (const std::size_t m : {1u, 2u, 4u}) {
+                if (one.ranks == 8 && once != (m == 2)) continue;  // eight threads take long
+                if (sanitized() && m != 2) continue;
+                CAPTURE(title(one, once, m));
+                body(one, once, m);
+            }
+        }
+    }
+}
+
+/// `ranks` threads as one.ranks / nothing: the batch divides by 4 microbatches of 2, 3, 4, 6 and 8 ranks.
+oracle::net net_of() {
+    oracle::net net;
+    net.batch = 96;
+    return net;
+}
+
+template <class Number>
+void equals_plain_loops(double tolerance, bool tied) {
+    oracle::net net = net_of();
+    net.tied = tied;
+    oracle::trainer<Number> plain(net);
+    std::vector<double> right;
+    for (std::size_t s = 0; s < 8; ++s) {
+        right.push_back(plain.run(s, 0, net.batch, static_cast<double>(net.batch)));
+        plain.adamw({});
+    }
+    under_every_setting([&](const setting& one, bool once, std::size_t m) {
+        std::vector<std::vector<double>> losses(one.ranks);
+        std::vector<owned_values> owned(one.ranks);
+        run_threads(one.ranks, [&](threads_communicator world) {
+            trainer<runtime_policy<precision<Number>>, threads_communicator> train(
+                net, world, policy_of<precision<Number>>(one, once));
+            for (std::size_t s = 0; s < right.size(); ++s) train.train(m);
+            losses[world.rank()] = train.losses;
+            owned[world.rank()] = train.owned();
+        });
+        CHECK(join(owned).whole);
+        for (std::size_t s = 0; s < right.size(); ++s) {
+            double loss = 0;
+            for (const auto& mine : losses) loss += mine[s] / static_cast<double>(one.ranks * m);
+            CHECK(std::fabs(loss - right[s]) <= tolerance * std::fabs(right[s]));
+        }
+    });
+}
+
+TEST_CASE("groups: AdamW in double has the losses of plain loops") { equals_plain_loops<double>(1e-9, false); }
+TEST_CASE("groups: the same with a tied unit, in float") { equals_plain_loops<float>(1e-4, true); }
+
+TEST_CASE("groups: whole numbers come out exact under every setting") {
+    oracle::net net = net_of();
+    net.whole = true;
+    net.tied = true;
+    oracle::trainer<float> plain(net);
+    for (std::size_t s = 0; s < 4; ++s) {
+        plain.run(s, 0, net.batch, 1);
+        plain.sgd({});
+    }
+    trainer_options options;
+    options.sgd = true;
+    options.averaged = false;
+    under_every_setting([&](const setting& one, bool once, std::size_t m) {
+        std::vector<owned_values> owned(one.ranks);
+        run_threads(one.ranks, [&](threads_communicator world) {
+            trainer<runtime_policy<precision<float>>, threads_communicator> train(
+                net, world, policy_of<precision<float>>(one, once), options);
+            for (std::size_t s = 0; s < 4; ++s) train.train(m);
+            owned[world.rank()] = train.owned();
+        });
+        const auto found = join(owned);
+        CHECK(found.whole);
+        CHECK(same_weights(found.all, plain.weights));
+    });
+}
+
+reshard::operation_count counted_as(const counter& measured, rank_set which, operation kind) {
+    const auto found = measured.of(name_of(which), kind);
+    return {found.calls, found.bytes};
+}
+
+TEST_CASE("groups: collectives and bytes of every group, and memory, are as predicted") {
+    using communicator = counted<threads_communicator>;
+    for (const bool tied : {false, true}) {
+        oracle::net net = net_of();
+        net.tied = tied;
+        under_every_setting([&](const setting& one, bool once, std::size_t m) {
+            std::vector<counter> measured(one.ranks);
+            std::vector<reshard::model_report> reports(one.ranks);
+            std::vector<std::size_t> allocated(one.ranks), live_after(one.ranks);
+            run_threads(one.ranks, [&](threads_communicator world) {
+                const std::size_t rank = world.rank(), before = world.device().allocated();
+                trainer<runtime_policy<precision<float>>, communicator> train(net, communicator(world, measured[rank]),
+                                                                              policy_of<precision<float>>(one, once));
+                for (int s = 0; s < 2; ++s) train.train(m);
+                train.begin(m);
+                for (std::size_t k = 0; k < m; ++k) {
+                    train.forward(k);
+                    train.backward(k);
+                }
+                train.model.discard_step();
+                train.train(m);
+                reports[rank] = train.model.report();
+                allocated[rank] = world.device().allocated() - before;
+                live_after[rank] = train.model.internals().live_bytes;
+            });
+            for (std::size_t r = 0; r < one.ranks; ++r) {
+                const reshard::model_report& report = reports[r];
+                CHECK(report.missed_prefetches == 0);
+                CHECK(report.predicted_owned.total() == report.measured_owned);
+                CHECK(report.measured_owned == allocated[r]);
+                CHECK(report.measured_live == report.planned_live);
+                CHECK(live_after[r] == 0);
+                for (const rank_set which : {rank_set::whole, rank_set::inner, rank_set::outer, rank_set::secondary}) {
+                    CAPTURE(name_of(which));
+                    auto gathers = report.predicted_setup_groups[which].all_gather;
+                    gathers += report.predicted_steps_groups[which].all_gather;
+                    CHECK(counted_as(measured[r], which, operation::all_gather) == gathers);
+                    CHECK(counted_as(measured[r], which, operation::reduce_scatter) ==
+                          report.predicted_steps_groups[which].reduce_scatter);
+                    CHECK(counted_as(measured[r], which, operation::all_reduce) ==
+                          report.predicted_steps_groups[which].all_reduce);
+                }
+            }
+        });
+    }
+}
+
+}  // namespace
