@@ -15,9 +15,12 @@ namespace {
 const immediate_device device;
 constexpr immediate_device::stream_ref caller{};
 
-/// Infinities and NaN by their bits: -Ofast assumes that there are none.
-const float infinite = std::bit_cast<float>(0x7f800000u), minus_infinite = std::bit_cast<float>(0xff800000u),
-            not_a_number = std::bit_cast<float>(0x7fc00001u);
+/// Infinities and NaN, unknown to the compiler: under -Ofast it takes a constant infinity for the largest number.
+float by_bits(std::uint32_t bits) {
+    const volatile std::uint32_t unknown = bits;
+    return std::bit_cast<float>(std::uint32_t{unknown});
+}
+const float infinite = by_bits(0x7f800000u), minus_infinite = by_bits(0xff800000u), not_a_number = by_bits(0x7fc00001u);
 
 /// Numbers of mixed size and sign; the same everywhere.
 struct draws {

@@ -4,18 +4,30 @@ import subprocess
 
 import tap
 
-# header, most lines of `g++ -E -P` from outside include/reshard
+# What everybody includes, 24,014 lines in libstdc++ 12, and how many more a header may bring from outside
+# include/reshard: lines of `g++ -E -P`.
+BASE = ["span", "vector", "string", "exception", "stdexcept"]
 BUDGET = [
-    ("reshard/reshard.hpp", 25500),
-    ("reshard/comm/threads.hpp", 41000),
-    ("reshard/comm/mpi.hpp", 41000),
+    ("reshard/reshard.hpp", 1500),
+    ("reshard/comm/threads.hpp", 17000),
+    ("reshard/comm/mpi.hpp", 17000),
 ]
 
 report = tap.Report()
 compiler = os.environ["RESHARD_CXX"]
 mpi = tap.mpi_include_flags()
-for header, most in BUDGET:
-    name = f"{header}: at most {most} lines from outside"
+
+
+def lines_of(headers):
+    text = "".join(f"#include <{each}>\n" for each in headers)
+    done = subprocess.run([compiler, "-std=c++20", "-E", "-P", "-DOMPI_SKIP_MPICXX", "-DMPICH_SKIP_MPICXX", "-x", "c++",
+                           "-"] + (mpi or []), input=text, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.count("\n")
+
+
+base = lines_of(BASE)
+for header, more in BUDGET:
+    name = f"{header}: at most {base} + {more} lines from outside"
     if not (tap.INCLUDE / header).is_file():
         report.failed(name, "no such header")
         continue
@@ -23,9 +35,6 @@ for header, most in BUDGET:
     if "mpi.h" in outside and mpi is None:
         report.skipped(name, "no mpi.h")
         continue
-    text = "".join(f"#include <{each}>\n" for each in outside)
-    done = subprocess.run([compiler, "-std=c++20", "-E", "-P", "-DOMPI_SKIP_MPICXX", "-DMPICH_SKIP_MPICXX", "-x", "c++",
-                           "-"] + (mpi or []), input=text, stdout=subprocess.PIPE, text=True, check=True)
-    lines = done.stdout.count("\n")
-    report.check(lines <= most, f"{name} ({lines})", f"{lines} lines from {' '.join(outside)}")
+    lines = lines_of(outside)
+    report.check(lines <= base + more, f"{name} ({lines})", f"{lines} lines from {' '.join(outside)}")
 report.end()

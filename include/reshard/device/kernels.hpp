@@ -8,42 +8,12 @@
 #include <type_traits>
 
 #include "concept.hpp"
+#include "numbers.hpp"
+#include "votes.hpp"
 
 namespace reshard {
 inline namespace v0 {
 namespace kernels {
-
-/// The compiler may neither know `object` nor move arithmetic on it across this point: fixes the order of sums and
-/// keeps divisions divisions under -Ofast.
-template <class Object>
-inline void fence(Object& object) {
-    __asm__ volatile("" : "+m"(object));
-}
-
-/// The float nearest to `value`, except that an inexact one gets an odd last bit: rounding it further to bf16 or
-/// fp16 gives what rounding `value` at once would.
-inline float rounded_to_odd(double value) {
-    float closest = static_cast<float>(value);
-    if (static_cast<double>(closest) == value || !is_finite(value)) return closest;
-    auto bits = std::bit_cast<std::uint32_t>(closest);
-    const bool too_large = value < 0 ? static_cast<double>(closest) < value : static_cast<double>(closest) > value;
-    if (too_large || !is_finite(closest)) --bits;
-    return std::bit_cast<float>(bits | 1u);
-}
-
-/// The To nearest to `value`.
-template <class To, class From>
-inline To rounded(From value) {
-    if constexpr (std::is_same_v<To, From>) {
-        return value;
-    } else if constexpr (std::is_same_v<From, double> && !std::is_same_v<To, float>) {
-        return To(rounded_to_odd(value));
-    } else if constexpr (std::is_arithmetic_v<From>) {
-        return static_cast<To>(value);
-    } else {
-        return rounded<To>(static_cast<float>(value));
-    }
-}
 
 /// Sums and arithmetic on many values go in blocks of this many lanes.
 inline constexpr std::size_t lanes = 8;
@@ -134,47 +104,6 @@ double square_sum(const Acc* values, std::size_t count, std::uint32_t& non_finit
         fence(total);
     }
     return total;
-}
-
-inline const vote_record& record_at(const std::byte* records, std::size_t stride, std::size_t rank) {
-    return *reinterpret_cast<const vote_record*>(records + rank * stride);
-}
-
-/// Whether the records agree, and on what; overflow is judged by the caller.
-inline verdict agreed(const std::byte* records, std::size_t stride, std::size_t ranks, std::uint64_t step) {
-    const std::uint32_t says = record_at(records, stride, 0).says;
-    const std::uint64_t numbers = record_at(records, stride, 0).numbers;
-    for (std::size_t r = 0; r < ranks; ++r) {
-        const vote_record& record = record_at(records, stride, r);
-        if (record.step != step || record.says != says || record.numbers != numbers) return verdict::fault;
-    }
-    return says == vote_apply ? verdict::applied : says == vote_discard ? verdict::discarded : verdict::fault;
-}
-
-inline void decide(const std::byte* records, std::size_t stride, std::size_t ranks, std::uint64_t step,
-                   const commit_terms& terms, commit_outcome& outcome) {
-    outcome.result = agreed(records, stride, ranks, step);
-    outcome.norm = outcome.factor = 0;
-    outcome.non_finite = 0;
-    if (outcome.result == verdict::fault) return;
-    ++outcome.committed;
-    double sum = 0;
-    for (std::size_t r = 0; r < ranks; ++r) {
-        const vote_record& record = record_at(records, stride, r);
-        outcome.non_finite += record.non_finite;
-        sum += record.square_norm;
-        fence(sum);
-    }
-    outcome.norm = __builtin_sqrt(sum) * terms.gradient_scale;
-    if (outcome.result == verdict::discarded) return;
-    if (outcome.non_finite != 0 || !is_finite(outcome.norm)) {
-        outcome.result = verdict::overflow;
-        ++outcome.skipped;
-        return;
-    }
-    outcome.factor = terms.gradient_scale;
-    if (terms.clip_norm > 0 && outcome.norm > terms.clip_norm) outcome.factor *= terms.clip_norm / outcome.norm;
-    outcome.applied = terms.count != 0 ? terms.count : outcome.applied + 1;
 }
 
 inline double root(double value) { return __builtin_sqrt(value); }
