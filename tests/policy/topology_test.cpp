@@ -120,6 +120,8 @@ TEST_CASE("machines that cannot be inner groups are named") {
     // every machine has two ranks in one block each but one
     CHECK_THROWS_WITH_AS(resolved({0, 0, 1, 2, 2, 1}), Contains("rank 5 runs on the machine of rank 2"),
                          topology_error);
+    CHECK_THROWS_WITH_AS(resolved({7, 8, 7}), Contains("rank 2 runs on the machine of rank 0, but rank 1 between them"),
+                         topology_error);
     CHECK_THROWS_WITH_AS(resolved({}), Contains("a group has no ranks"), topology_error);
 }
 
