@@ -148,7 +148,7 @@ using wrong = policy<hybrid_full_shard, reshard_to_group<4>, mesh<dynamic, 6>>;
 using wrong = policy<sharding<placement::whole, placement::whole, placement::whole>, reshard_to_group<4>, mesh<2, 3>>;
 #elif defined(SECTION_group_of_no_ranks)
 // expect: [E-TOPOLOGY-1]: a group has no ranks; every size is at least 1
-// expect: reshard_to_group<0>
+// expect: reshard_to_group<0
 using wrong = policy<full_shard, reshard_to_group<0>>;
 #elif defined(SECTION_mesh_of_no_ranks)
 // expect: a group has no ranks; every size is at least 1

@@ -4,6 +4,8 @@
 
 #include <string>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 using namespace reshard;
 using doctest::Contains;
@@ -134,14 +136,18 @@ TEST_CASE("gradients that rest whole are reduced once a step whatever the reshar
 TEST_CASE("options that are no policy") {
     CHECK_THROWS_WITH_AS(any_sharding::parse("fullshard"),
                          "reshard [E-POLICY-7] unknown sharding strategy \"fullshard\"; known: no_shard, "
-                         "shard_optimizer, shard_gradients, full_shard",
+                         "shard_optimizer, shard_gradients, full_shard, hybrid_shard, hybrid_full_shard, "
+                         "sharding:<parameters>,<gradients>,<optimizer state>",
                          argument_error);
     CHECK_THROWS_WITH_AS(any_reshard::parse("always"),
                          "reshard [E-POLICY-7] unknown reshard policy \"always\"; known: reshard_always, "
-                         "reshard_never, keep_until_step, keep_last:<n>, accumulate_unsharded:<one of these>",
+                         "reshard_never, keep_until_step, keep_last:<n>, reshard_to_group:<k>, "
+                         "reshard_to_group:<k>,until_step, accumulate_unsharded:<one of these>, pipeline_default, "
+                         "pipeline_default:<bytes>, reshard_within:<bytes>, reshard_within:<bytes>,<microbatches>",
                          argument_error);
     CHECK_THROWS_WITH_AS(any_topology::parse("mush:2x2"),
-                         "reshard [E-POLICY-7] unknown group topology \"mush:2x2\"; known: flat, flat:<n>",
+                         "reshard [E-POLICY-7] unknown group topology \"mush:2x2\"; known: flat, flat:<n>, "
+                         "mesh:<outer>x<inner>, by_node",
                          argument_error);
     for (const char* number : {"keep_last", "keep_last:", "keep_last:0", "keep_last:-1", "keep_last:1x", "keep_last: 1",
                                "keep_last:1.5", "keep_last:99999999999999999999", "keep_last:18446744073709551616"}) {
@@ -150,6 +156,35 @@ TEST_CASE("options that are no policy") {
     }
     for (const char* number : {"flat:", "flat:0", "flat:two"})
         CHECK_THROWS_WITH_AS(any_topology::parse(number), Contains("as in flat:4"), argument_error);
+    for (const char* option : {"mesh", "mesh:", "mesh:4", "mesh:2x", "mesh:x4", "mesh:0x4", "mesh:2x0", "mesh:2x4x2",
+                               "mesh:2*4", "mesh:-1x4", "mesh:2,4", "mesh:18446744073709551615x4"})
+        CHECK_THROWS_WITH_AS(any_topology::parse(option), Contains("as in mesh:2x4 or mesh:*x4"), argument_error);
+    CHECK_THROWS_WITH_AS(any_topology::parse("mesh:*x*"),
+                         "reshard [E-TOPOLOGY-4] mesh<dynamic, dynamic>: one of the two must be known; use by_node to "
+                         "take it from the machines",
+                         topology_error);
+    for (const char* option : {"by_node:", "by_node:2", "Mesh:2x4", "flat "})
+        CHECK_THROWS_WITH_AS(any_topology::parse(option), Contains("unknown group topology"), argument_error);
+    for (const char* option : {"sharding", "sharding:", "sharding:inner", "sharding:inner,inner",
+                               "sharding:inner,inner,", "sharding:inner,inner,whole,whole", "sharding:a,inner,whole",
+                               "sharding:inner, inner,whole", "sharding:inner;inner;whole"})
+        CHECK_THROWS_WITH_AS(any_sharding::parse(option), Contains("needs three of replicated, inner and whole"),
+                             argument_error);
+    for (const char* option : {"reshard_to_group", "reshard_to_group:", "reshard_to_group:0", "reshard_to_group:x",
+                               "reshard_to_group:,until_step", "reshard_to_group:18446744073709551615"})
+        CHECK_THROWS_WITH_AS(any_reshard::parse(option), Contains("as in reshard_to_group:2"), argument_error);
+    for (const char* option : {"reshard_to_group:2,", "reshard_to_group:2,3", "reshard_to_group:2,until_step,"})
+        CHECK_THROWS_WITH_AS(any_reshard::parse(option), Contains("write reshard_to_group:2,until_step"),
+                             argument_error);
+    for (const char* option :
+         {"reshard_within", "reshard_within:", "reshard_within:0", "reshard_within:0MiB", "reshard_within:MiB",
+          "reshard_within:-1", "reshard_within:1MB", "reshard_within:1.5GiB", "reshard_within:1 GiB",
+          "reshard_within:17179869184GiB", "reshard_within:18446744073709551615", "reshard_within:,4"})
+        CHECK_THROWS_WITH_AS(any_reshard::parse(option), Contains("needs a number of bytes above 0"), argument_error);
+    for (const char* option : {"reshard_within:1MiB,", "reshard_within:1MiB,0", "reshard_within:1MiB,4,4"})
+        CHECK_THROWS_WITH_AS(any_reshard::parse(option), Contains("needs a whole number above 0"), argument_error);
+    for (const char* option : {"pipeline_default:", "pipeline_default:0", "pipeline_default:1MiB,4"})
+        CHECK_THROWS_WITH_AS(any_reshard::parse(option), Contains("as in pipeline_default:2GiB"), argument_error);
     for (const char* name :
          {"", "reshard_never:2", " reshard_never", "accumulate_unsharded", "accumulate_unsharded:keep"})
         CHECK_THROWS_WITH_AS(any_reshard::parse(name), Contains("unknown reshard policy"), argument_error);
@@ -159,12 +194,30 @@ TEST_CASE("options that are no policy") {
 }
 
 TEST_CASE("every listed name is one that parses") {
-    for (const char* name : any_sharding::names()) CHECK(any_sharding::parse(name).describe() == name);
-    for (std::string name : any_reshard::names()) {
-        if (name == "keep_last:<n>") name = "keep_last:7";
-        if (name == "accumulate_unsharded:<one of these>") name = "accumulate_unsharded:keep_last:7";
-        CHECK_NOTHROW(any_reshard::parse(name));
+    // each <...> of a name, and what may stand there
+    const std::pair<const char*, const char*> fill[] = {{"<n>", "7"},
+                                                        {"<k>", "4"},
+                                                        {"<bytes>", "1GiB"},
+                                                        {"<microbatches>", "8"},
+                                                        {"<outer>", "2"},
+                                                        {"<inner>", "*"},
+                                                        {"<parameters>", "inner"},
+                                                        {"<gradients>", "inner"},
+                                                        {"<optimizer state>", "inner"},
+                                                        {"<one of these>", "keep_last:7"}};
+    const auto filled = [&fill](std::string name) {
+        for (const auto& [hole, value] : fill) {
+            const std::size_t at = name.find(hole);
+            if (at != std::string::npos) name.replace(at, std::string(hole).size(), value);
+        }
+        return name;
+    };
+    for (const char* name : any_sharding::names()) {
+        const any_sharding parsed = any_sharding::parse(filled(name));
+        if (filled(name) == name) CHECK(parsed.describe() == name);
     }
+    for (const char* name : any_reshard::names()) CHECK_NOTHROW(any_reshard::parse(filled(name)));
+    for (const char* name : any_topology::names()) CHECK_NOTHROW(any_topology::parse(filled(name)));
     CHECK(any_topology::parse("flat") == any_topology{});
     CHECK(any_topology::parse("flat:7").describe() == "flat<7>");
 }

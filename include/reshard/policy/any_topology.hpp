@@ -76,7 +76,13 @@ private:
     enum class kind : std::uint8_t { flat, mesh, by_node };
 
     static std::size_t extent_in(std::string_view given, std::string_view whole) {
-        return given == "*" ? dynamic : detail::positive_number(given, whole, "mesh:2x4 or mesh:*x4");
+        if (given == "*") return dynamic;
+        const std::size_t extent = detail::number_of(given);
+        if (extent == 0 || extent == dynamic)
+            throw argument_error("E-POLICY-7", text("\"", whole,
+                                                    "\" needs two whole numbers above 0, or a * for one of "
+                                                    "them, as in mesh:2x4 or mesh:*x4"));
+        return extent;
     }
 
     kind kind_ = kind::flat;

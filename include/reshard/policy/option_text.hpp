@@ -58,7 +58,7 @@ inline std::size_t positive_bytes(std::string_view amount, std::string_view whol
     }
     if (digits.size() == amount.size()) unit = 1;
     const std::size_t value = number_of(digits);
-    if (value == 0 || value >= dynamic / unit)
+    if (value == 0 || value > (dynamic - 1) / unit)
         throw argument_error("E-POLICY-7", text("\"", whole,
                                                 "\" needs a number of bytes above 0 behind the colon, "
                                                 "plain or with KiB, MiB or GiB, as in ",

@@ -109,7 +109,7 @@ concept GroupTopology = detail::tells_levels<Model> && detail::tells_resolve<Mod
 template <std::size_t Ranks>
 struct flat {
     static constexpr auto levels() { return fact<std::size_t{1}>; }
-    static constexpr auto sizes() { return fact<group_sizes{.outer = 1, .inner = Ranks}>; }
+    static constexpr group_sizes sizes() { return {.outer = 1, .inner = Ranks}; }
     static group_shape resolve(std::size_t world) {
         require_fit({.world = world, .outer = 1, .inner = Ranks});
         return {1, world};
@@ -122,7 +122,7 @@ struct flat {
 template <std::size_t Outer, std::size_t Inner>
 struct mesh {
     static constexpr auto levels() { return fact<std::size_t{2}>; }
-    static constexpr auto sizes() { return fact<group_sizes{.outer = Outer, .inner = Inner}>; }
+    static constexpr group_sizes sizes() { return {.outer = Outer, .inner = Inner}; }
     static group_shape resolve(std::size_t world) { return detail::mesh_shape(Outer, Inner, world); }
     static std::string describe() { return text("mesh<", extent_text(Outer), ", ", extent_text(Inner), ">"); }
 };

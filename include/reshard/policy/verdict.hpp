@@ -110,11 +110,10 @@ struct judge_reshard<accumulate_unsharded<accumulate_unsharded<Reshard>>>
 /// What the compiler knows of the sizes of groups.
 template <class Topology>
 constexpr group_sizes known_sizes() {
-    if constexpr (requires(const Topology& topology) { topology.sizes(); }) {
-        using sizes = decltype(std::declval<const Topology&>().sizes());
-        if constexpr (is_known<sizes>) return sizes::value;
-    }
-    return {};
+    if constexpr (requires { std::bool_constant<(Topology::sizes(), true)>{}; })
+        return Topology::sizes();
+    else
+        return {};
 }
 template <class Topology>
 constexpr bool surely_without_ranks() {
