@@ -528,6 +528,31 @@ TEST_SUITE("at least 2 ranks") {
 }
 
 TEST_SUITE("at least 4 ranks") {
+    TEST_CASE("mpi: a deadline tells how far all are in each of many groups") {
+        if (thread_level() < MPI_THREAD_SERIALIZED) return;  // a rank that sleeps answers only by a progress thread
+        failing_harness failing{quiet_options(), 4};
+        const std::string said = conformance::failure<timeout_error>(
+            failing, 4,
+            [](mpi_communicator comm) {
+                std::vector<mpi_communicator> groups{comm};
+                for (int i = 0; i < 5; ++i) groups.push_back(comm.split(0, 0).view());
+                comm.barrier(comm.device().caller(), {"announce"});
+                if (comm.rank() == 1) return conformance::pause_ms(1500);
+                std::vector<std::vector<float>> values(groups.size(), std::vector<float>(4));
+                std::vector<host_device::stream> streams;
+                for (std::size_t g = groups.size(); g-- > 0;) {  // the oldest group is the first to be late
+                    streams.push_back(comm.device().make_stream("late"));
+                    groups[g].all_gather_in_place(std::span(values[g]), streams.back(), {"gather"});
+                }
+                for (const auto& stream : streams) conformance::finish(comm, stream);
+            },
+            {.deadline_seconds = 0.4});
+        for (const char* part : {"E-TIME-1", "of the whole group of 4", "waits for rank 1", "rank 1 has issued"}) {
+            CAPTURE(said);
+            CHECK(said.find(part) != std::string::npos);
+        }
+    }
+
     TEST_CASE("mpi: each of two by two groups sends the ring's bytes, counted under its own name") {
         with_session(4, {}, [](mpi_session& session) {
             counter traffic;

@@ -28,14 +28,14 @@ struct mpi_progress {
 
 /// A message of the control channel. A question lists the groups it is about; an answer tells of those the rank is in.
 struct mpi_notice {
-    static constexpr std::size_t most_groups = 4;
+    static constexpr std::size_t most_groups = 8;
     enum class kind : std::uint32_t { raise, ask, answer };
     kind what = kind::raise;
     std::uint32_t from = 0, question = 0;
     mpi_progress groups[most_groups] = {};
     char words[480] = {};  // why a fault was raised; what else the rank is doing
 };
-static_assert(sizeof(mpi_notice) == 1008 && std::is_trivially_copyable_v<mpi_notice>);
+static_assert(sizeof(mpi_notice) == 1520 && std::is_trivially_copyable_v<mpi_notice>);
 
 }  // namespace detail
 
