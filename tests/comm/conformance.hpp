@@ -7,6 +7,8 @@
 
 #include "conformance/failures.hpp"
 #include "conformance/groups.hpp"
+#include "conformance/mesh.hpp"
+#include "conformance/nodes.hpp"
 #include "conformance/operations.hpp"
 #include "conformance/order.hpp"
 
@@ -30,10 +32,15 @@ void run_all(Harness& harness) {
         {"run ahead", run_ahead<Harness>},
         {"groups of one", groups_of_one<Harness>},
         {"splits", splits<Harness>},
+        {"groups of a mesh", groups_of_a_mesh<Harness>},
+        {"owners that go early", owners_that_go_early<Harness>},
+        {"nodes", nodes<Harness>},
         {"wrong sizes", wrong_sizes<Harness>},
         {"mismatches", mismatches<Harness>},
         {"deadlines", deadlines<Harness>},
         {"faults", faults<Harness>},
+        {"faults in groups", faults_in_groups<Harness>},
+        {"faults in split", faults_in_split<Harness>},
         {"one rank throws", one_rank_throws<Harness>},
     };
     for (const named& each : cases) {

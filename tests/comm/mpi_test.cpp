@@ -1,6 +1,7 @@
 // The MPI backend: the conformance suite in every mode, and what is its own. Runs under mpirun at any thread level.
 #include <doctest/doctest.h>
 
+#include <reshard/comm/counted.hpp>
 #include <reshard/comm/mpi.hpp>
 
 #include "conformance.hpp"
@@ -382,7 +383,46 @@ TEST_CASE("mpi: a compute stream that another worker serves") {
     });
 }
 
+TEST_CASE("mpi: machines are told apart by their names") {
+    const auto nodes = [](std::initializer_list<std::string> names) {
+        std::vector<char> all;
+        for (std::string name : names) {
+            name.resize(8);
+            all.insert(all.end(), name.begin(), name.end());
+        }
+        return detail::mpi_nodes_of(all, names.size());
+    };
+    using numbers = std::vector<std::size_t>;
+    CHECK(nodes({"b"}) == numbers{0});
+    CHECK(nodes({"b", "b", "a", "a"}) == numbers{0, 0, 1, 1});
+    CHECK(nodes({"n10", "n1", "n10", "n2", "n1"}) == numbers{0, 1, 0, 2, 1});
+    with_session(world_size(), {}, [](mpi_session& session) {
+        std::vector<char> names(world_size() * MPI_MAX_PROCESSOR_NAME), mine(MPI_MAX_PROCESSOR_NAME);
+        int length = 0;
+        MPI_Get_processor_name(mine.data(), &length);
+        const auto caller = session.world().device().caller();
+        session.world().all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(names)), caller);
+        const auto name_of_rank = [&](std::size_t r) { return std::string(&names[r * MPI_MAX_PROCESSOR_NAME]); };
+        const numbers found = session.world().nodes();
+        for (std::size_t r = 0; r < found.size(); ++r) {
+            for (std::size_t other = 0; other < r; ++other) {
+                const bool same = name_of_rank(r) == name_of_rank(other);
+                conformance::demand((found[r] == found[other]) == same, "ranks ", r, " and ", other, " on nodes ",
+                                    found[r], " and ", found[other]);
+            }
+        }
+    });
+}
+
 TEST_SUITE("at least 2 ranks") {
+    TEST_CASE("mpi: faults reach those who wait in other groups, or in split()") {
+        for (const mpi_options& options : {mpi_options{}, quiet_options(), pumped_options()}) {
+            failing_harness failing{options, 2};
+            conformance::faults_in_groups(failing);
+            conformance::faults_in_split(failing);
+        }
+    }
+
     TEST_CASE("mpi: ranks in different operations, and a rank that throws") {
         failing_harness failing{quiet_options(), 2};
         conformance::mismatches(failing);
@@ -488,6 +528,65 @@ TEST_SUITE("at least 2 ranks") {
 }
 
 TEST_SUITE("at least 4 ranks") {
+    TEST_CASE("mpi: a deadline tells how far all are in each of many groups") {
+        if (thread_level() < MPI_THREAD_SERIALIZED) return;  // a rank that sleeps answers only by a progress thread
+        failing_harness failing{quiet_options(), 4};
+        const std::string said = conformance::failure<timeout_error>(
+            failing, 4,
+            [](mpi_communicator comm) {
+                std::vector<mpi_communicator> groups{comm};
+                for (int i = 0; i < 5; ++i) groups.push_back(comm.split(0, 0).view());
+                comm.barrier(comm.device().caller(), {"announce"});
+                if (comm.rank() == 1) return conformance::pause_ms(1500);
+                std::vector<std::vector<float>> values(groups.size(), std::vector<float>(4));
+                std::vector<host_device::stream> streams;
+                for (std::size_t g = groups.size(); g-- > 0;) {  // the oldest group is the first to be late
+                    streams.push_back(comm.device().make_stream("late"));
+                    groups[g].all_gather_in_place(std::span(values[g]), streams.back(), {"gather"});
+                }
+                for (const auto& stream : streams) conformance::finish(comm, stream);
+            },
+            {.deadline_seconds = 0.4});
+        for (const char* part : {"E-TIME-1", "of the whole group of 4", "waits for rank 1", "rank 1 has issued"}) {
+            CAPTURE(said);
+            CHECK(said.find(part) != std::string::npos);
+        }
+    }
+
+    TEST_CASE("mpi: each of two by two groups sends the ring's bytes, counted under its own name") {
+        with_session(4, {}, [](mpi_session& session) {
+            counter traffic;
+            const counted comm(session.world(), traffic);
+            const auto caller = comm.device().caller();
+            const auto inner_owner = comm.split(comm.rank() / 2, 0), outer_owner = comm.split(comm.rank() % 2, 0);
+            const auto inner = inner_owner.view("inner"), outer = outer_owner.view("outer");
+            const std::size_t block = 1003, before = comm.sent_bytes();
+            std::vector<float> two(2 * block), four(4 * block);
+            std::vector<bf16> narrow(2 * block);
+            inner.all_gather_in_place(std::span(two), caller);
+            for (int time = 0; time < 3; ++time) outer.all_reduce_in_place(std::span(two), caller);
+            inner.reduce_scatter_in_place(std::span(narrow), caller);
+            comm.all_gather_in_place(std::span(four), caller);
+
+            // (n - 1) / n of the buffer for a gather or a scatter, twice that for a reduction.
+            const std::size_t gathered = block * 4, summed = 3 * 2 * block * 4, scattered = block * 2;
+            const auto check = [](const char* what, std::size_t counted, std::size_t sent, std::size_t expected) {
+                conformance::demand(counted == expected && sent == expected, what, " counts ", counted,
+                                    " bytes and sent ", sent, ", expected ", expected);
+            };
+            const auto bytes = [&](const char* group) {
+                return traffic.of(group, operation::all_gather).bytes + traffic.of(group, operation::all_reduce).bytes +
+                       traffic.of(group, operation::reduce_scatter).bytes;
+            };
+            check("inner", bytes("inner"), inner.sent_bytes(), gathered + scattered);
+            check("outer", bytes("outer"), outer.sent_bytes(), summed);
+            check("whole", bytes("whole"), comm.sent_bytes() - before, 3 * block * 4);
+            conformance::demand(bytes("split") == 0 && traffic.of("outer", operation::all_reduce).calls == 3 &&
+                                    traffic.of("inner", operation::all_reduce).calls == 0,
+                                "calls are counted under another name");
+        });
+    }
+
     TEST_CASE("mpi: partial sums stay whole while a late rank has not taken them") {
         with_session(world_size(), {}, [](mpi_session& session) {
             const mpi_communicator comm = session.world();

@@ -1,6 +1,7 @@
 // The threads backend: the conformance suite in two worker modes, and what is its own.
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstdlib>
 
 #include <reshard/comm/counted.hpp>
@@ -16,12 +17,13 @@ struct threads_harness {
     static constexpr bool survives_errors = true, sums_in_fp32 = true;
     worker_mode mode = worker_mode::threaded;
     std::vector<std::size_t> rank_counts = {1, 2, 3, 4};
+    std::size_t ranks_per_node = 0;
 
     std::vector<std::size_t> sizes() { return rank_counts; }
     template <class Function>
     void run(std::size_t ranks, const Function& function, const conformance::settings& how) {
         const random_delays delays(ranks + 17, 300);
-        run_threads(ranks, function, {how.deadline_seconds, how.delays ? &delays : nullptr, mode});
+        run_threads(ranks, function, {how.deadline_seconds, how.delays ? &delays : nullptr, mode, ranks_per_node});
     }
 };
 
@@ -50,12 +52,12 @@ TEST_CASE("threads: conformance") {
 }
 
 TEST_CASE("threads: conformance with operations complete at issue") {
-    threads_harness harness{worker_mode::at_issue, {1, 3}};
+    threads_harness harness{worker_mode::at_issue, {1, 3, 4}};
     conformance::run_all(harness);
 }
 
 TEST_CASE("threads: conformance with progress inside waits") {
-    threads_harness harness{worker_mode::pumped, {2, 3}};
+    threads_harness harness{worker_mode::pumped, {2, 3, 4}};
     conformance::run_all(harness);
 }
 
@@ -63,13 +65,40 @@ TEST_CASE("counted: passes everything on") {
     counted_harness harness;
     conformance::all_operations(harness);
     conformance::splits(harness);
+    conformance::nodes(harness);
+}
+
+TEST_CASE("threads: ranks pretend nodes") {
+    for (const std::size_t together : {std::size_t{1}, std::size_t{2}, std::size_t{3}, std::size_t{9}}) {
+        threads_harness harness;
+        harness.ranks_per_node = together;
+        conformance::nodes(harness);
+    }
+    run_threads(4,
+                [](threads_communicator comm) {
+                    using numbers = std::vector<std::size_t>;
+                    CHECK(comm.nodes() == numbers{0, 0, 0, 1});
+                    CHECK(comm.split(0, 4 - comm.rank()).view().nodes() == numbers{0, 1, 1, 1});
+                    CHECK(comm.split(comm.rank() / 2, 0).view().nodes() ==
+                          (comm.rank() < 2 ? numbers{0, 0} : numbers{0, 1}));
+                },
+                {.ranks_per_node = 3});
+    run_threads(3, [](threads_communicator comm) { CHECK(comm.nodes() == std::vector<std::size_t>{0, 0, 0}); });
 }
 
 TEST_CASE("threads: a rank that leaves early is named at once") {
-    const std::string said = [] {
+    std::atomic<int> waiting{0};
+    const std::string said = [&] {
         try {
-            run_threads(3, [](threads_communicator comm) {
-                if (comm.rank() != 1) comm.barrier(comm.device().caller(), {"barrier", "end"});
+            run_threads(3, [&](threads_communicator comm) {
+                if (comm.rank() == 1) {
+                    while (waiting.load() < 2) conformance::pause_ms(1);  // else the others may count as late too
+                    return;
+                }
+                auto stream = comm.device().make_stream("end");
+                comm.barrier(stream, {"barrier", "end"});
+                ++waiting;
+                conformance::finish(comm, stream);
             });
         } catch (const timeout_error& error) {
             return std::string(error.what());

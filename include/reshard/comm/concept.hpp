@@ -93,6 +93,25 @@ concept AllToAll = Communicator<Type> &&
                    requires(const Type c, typename Type::device_type::stream_ref stream, label name,
                             std::span<const float> in, std::span<float> out) { c.all_to_all(in, out, stream, name); };
 
+/// Knows which ranks share a machine: nodes() gives the node number of every rank of the group, numbered from 0 in
+/// order of first appearance, the same on all ranks. Nothing is sent for it.
+template <class Type>
+concept KnowsNodes = Communicator<Type> && requires(const Type c) {
+    { c.nodes() } -> std::same_as<std::vector<std::size_t>>;
+};
+
+/// Replaces marks of nodes by numbers from 0 in order of first appearance: {7, 7, 2, 7} gives {0, 0, 1, 0}.
+inline std::vector<std::size_t> numbered_nodes(std::vector<std::size_t> marks) {
+    std::vector<std::size_t> seen;
+    for (std::size_t& mark : marks) {
+        std::size_t number = 0;
+        while (number < seen.size() && seen[number] != mark) ++number;
+        if (number == seen.size()) seen.push_back(mark);
+        mark = number;
+    }
+    return marks;
+}
+
 /// Counts the bytes that it really hands to the network.
 template <class Type>
 concept CountsTraffic = Communicator<Type> && requires(const Type c) {

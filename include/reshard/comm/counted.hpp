@@ -100,6 +100,11 @@ public:
     {
         return owner(inner_.split(colour, key), *into_);
     }
+    std::vector<std::size_t> nodes() const
+        requires KnowsNodes<Inner>
+    {
+        return inner_.nodes();
+    }
     std::uint64_t issued() const
         requires requires(const Inner& inner) { inner.issued(); }
     {

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "../core/error.hpp"
 #include "../core/shared.hpp"
@@ -40,6 +41,8 @@ public:
     std::size_t size() const { return size_; }
     const device_type& device() const { return device_; }
     self_control& control() const { return *control_; }
+    /// All ranks are on one node.
+    std::vector<std::size_t> nodes() const { return std::vector<std::size_t>(size_); }
     std::string describe() const { return text("idle: ", size_, " ranks that send nothing"); }
     void prepare(std::size_t /*bytes*/) const {}
 
@@ -85,7 +88,7 @@ private:
     shared<self_control> control_;
     std::size_t size_, rank_;
 };
-static_assert(Communicator<idle_communicator>);
+static_assert(KnowsNodes<idle_communicator>);
 
 }  // namespace v0
 }  // namespace reshard

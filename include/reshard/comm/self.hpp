@@ -69,6 +69,8 @@ public:
     std::size_t size() const { return 1; }
     const device_type& device() const { return device_; }
     self_control& control() const { return *control_; }
+    /// The one rank is on the one node.
+    std::vector<std::size_t> nodes() const { return {0}; }
     std::string describe() const { return "self: one rank, everything inside the call"; }
     void prepare(std::size_t /*bytes*/) const {}
     owner split(std::size_t colour, std::size_t /*key*/) const { return colour == no_colour ? owner() : owner(*this); }
@@ -116,7 +118,7 @@ private:
     device_type device_;
     shared<self_control> control_;
 };
-static_assert(Splittable<self_communicator> && RecoverableChannel<self_control>);
+static_assert(Splittable<self_communicator> && KnowsNodes<self_communicator> && RecoverableChannel<self_control>);
 
 }  // namespace v0
 }  // namespace reshard

@@ -43,6 +43,8 @@ public:
                                                                   : "progress inside calls (nothing overlaps)",
                     ", deadline ", seconds_text(self_->worker.deadline_seconds()));
     }
+    /// As thread_options::ranks_per_node has it.
+    std::vector<std::size_t> nodes() const { return group_->nodes(); }
     /// How many operations this rank has put into the group so far.
     std::uint64_t issued() const { return group_->of(rank_).issued.load(); }
     /// Nothing: sums are made in place, in rank order.
@@ -169,7 +171,8 @@ auto basic_threads_communicator<DeviceType>::split(std::size_t colour, std::size
 }
 
 using threads_communicator = basic_threads_communicator<host_device>;
-static_assert(Splittable<threads_communicator> && RecoverableChannel<threads_control>);
+static_assert(Splittable<threads_communicator> && KnowsNodes<threads_communicator> &&
+              RecoverableChannel<threads_control>);
 
 /// Runs function(communicator) on `ranks` threads and joins them all. If any failed, throws the first failure that
 /// was not caused by a peer's: the others got peer_error from their next call or wait.

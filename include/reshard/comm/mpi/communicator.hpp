@@ -89,6 +89,13 @@ public:
     mpi_control& control() const { return world_->control; }
     std::string describe() const { return text("mpi: ", size(), " ranks; ", world_->agreement.why); }
 
+    /// By the names that MPI gives the machines, exchanged when the session started.
+    std::vector<std::size_t> nodes() const {
+        std::vector<std::size_t> marks(size());
+        for (std::size_t r = 0; r < size(); ++r) marks[r] = world_->node_of(group_->peers.members[r]);
+        return numbered_nodes(std::move(marks));
+    }
+
     /// Waits for operations of this group that are under way. Without it, scratch grows with the first operations:
     /// about four messages, and a block for a reduce-scatter of floats that is not in place.
     void prepare(std::size_t bytes) const {
@@ -248,7 +255,8 @@ inline mpi_communicator::owner mpi_communicator::split(std::size_t colour, std::
     return owner(*world_, world_->add_group(members, place, static_cast<int>(tag + smaller)));
 }
 
-static_assert(Splittable<mpi_communicator> && AllToAll<mpi_communicator> && CountsTraffic<mpi_communicator>);
+static_assert(Splittable<mpi_communicator> && AllToAll<mpi_communicator> && CountsTraffic<mpi_communicator> &&
+              KnowsNodes<mpi_communicator>);
 
 }  // namespace v0
 }  // namespace reshard

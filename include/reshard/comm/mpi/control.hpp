@@ -4,10 +4,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <type_traits>
 #include <vector>
 
+#include "../../device/host_worker.hpp"
 #include "../concept.hpp"
 #include "group.hpp"
 #include "library.hpp"
@@ -26,14 +28,14 @@ struct mpi_progress {
 
 /// A message of the control channel. A question lists the groups it is about; an answer tells of those the rank is in.
 struct mpi_notice {
-    static constexpr std::size_t most_groups = 4;
+    static constexpr std::size_t most_groups = 8;
     enum class kind : std::uint32_t { raise, ask, answer };
     kind what = kind::raise;
     std::uint32_t from = 0, question = 0;
     mpi_progress groups[most_groups] = {};
     char words[480] = {};  // why a fault was raised; what else the rank is doing
 };
-static_assert(sizeof(mpi_notice) == 1008 && std::is_trivially_copyable_v<mpi_notice>);
+static_assert(sizeof(mpi_notice) == 1520 && std::is_trivially_copyable_v<mpi_notice>);
 
 }  // namespace detail
 
@@ -48,20 +50,24 @@ public:
 
     /// From any thread. The first text is kept; a later one says nothing.
     void raise(const std::string& why) {
-        if (!keep(rank_, why)) return;
-        to_send_.store(true, std::memory_order_release);
-        if (send_at_once_) poll();
+        if (keep(rank_, why)) {
+            to_send_.store(true, std::memory_order_release);
+            if (send_at_once_) poll();
+        }
+        tell();
     }
     const fault_report* raised() const { return state_.load(std::memory_order_acquire) == set ? &report_ : nullptr; }
 
     // The rest is for the session, on the thread that makes MPI calls.
 
-    /// `groups` is the head of the session's list. `send_at_once` where raise() is called on the MPI thread.
+    /// `groups` is the head of the session's list, `worker` its worker, null until that is made. `send_at_once` where
+    /// raise() is called on the MPI thread.
     void open(MPI_Comm comm, std::size_t rank, std::size_t size, const std::atomic<detail::mpi_group*>& groups,
-              bool send_at_once) {
+              const std::atomic<host_worker*>& worker, bool send_at_once) {
         comm_ = comm;
         rank_ = rank;
         groups_ = &groups;
+        worker_ = &worker;
         send_at_once_ = send_at_once;
         answers_.resize(size);
         replies_.resize(size);
@@ -90,6 +96,16 @@ public:
             moved = true;
         }
         return moved;
+    }
+
+    /// Passes a fault on to the own worker, once and from any thread: calls and waits throw from now on, also where
+    /// nobody polls until the next one.
+    bool tell() {
+        const fault_report* const fault = raised();
+        host_worker* const worker = fault == nullptr ? nullptr : worker_->load(std::memory_order_acquire);
+        if (worker == nullptr || told_.exchange(true)) return false;
+        worker->interrupt(std::make_exception_ptr(peer_error(fault->rank, fault->text)));
+        return true;
     }
 
     /// Asks all ranks how far they are; called again, takes what has come. True when all have answered.
@@ -242,6 +258,8 @@ private:
     MPI_Comm comm_ = MPI_COMM_NULL;
     std::size_t rank_ = 0;
     const std::atomic<detail::mpi_group*>* groups_ = nullptr;
+    const std::atomic<host_worker*>* worker_ = nullptr;
+    std::atomic<bool> told_{false};
     bool send_at_once_ = false;
     std::atomic<int> state_{unset};
     std::atomic<bool> to_send_{false};

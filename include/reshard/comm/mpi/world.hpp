@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <exception>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -60,6 +61,27 @@ private:
     MPI_Comm copies_[3] = {MPI_COMM_NULL, MPI_COMM_NULL, MPI_COMM_NULL};
 };
 
+/// Numbers machines by their names: entry r holds rank r's, ended by a zero.
+inline std::vector<std::size_t> mpi_nodes_of(const std::vector<char>& names, std::size_t size) {
+    const std::size_t room = names.size() / size;
+    std::vector<std::size_t> first(size);  // the first rank with the same name marks the node
+    for (std::size_t rank = 0; rank < size; ++rank)
+        while (std::string_view(&names[first[rank] * room]) != std::string_view(&names[rank * room])) ++first[rank];
+    return numbered_nodes(std::move(first));
+}
+
+/// Exchanges the machines' names; collective over `comm`.
+inline std::vector<std::size_t> mpi_nodes(MPI_Comm comm, std::size_t rank, std::size_t size) {
+    constexpr int room = MPI_MAX_PROCESSOR_NAME;
+    char mine[room] = {};
+    int length = 0;
+    mpi_check(MPI_Get_processor_name(mine, &length), "MPI_Get_processor_name", rank);
+    mine[room - 1] = 0;
+    std::vector<char> names(size * static_cast<std::size_t>(room));
+    mpi_check(MPI_Allgather(mine, room, MPI_CHAR, names.data(), room, MPI_CHAR, comm), "MPI_Allgather", rank);
+    return mpi_nodes_of(names, size);
+}
+
 /// The worker's view of MPI, and the list of groups. Members end in reverse order: the worker stops before the control
 /// channel closes, and that before communicators are freed.
 class mpi_world final : private worker_backend {
@@ -67,6 +89,7 @@ public:
     mpi_world(MPI_Comm from, bool ends_mpi, const mpi_options& options, int level)
         : comms(from, ends_mpi),
           options_(options),
+          nodes_(mpi_nodes(comms.collectives(), comms.rank(), comms.size())),
           agreement(agree(comms.collectives(), comms.rank(), comms.size(), options, level)),
           worker(start(options)) {
         std::vector<int> all(comms.size());
@@ -78,7 +101,6 @@ public:
         if (!comms.left_by_exception()) return;
         if (comms.ends_mpi()) MPI_Abort(MPI_COMM_WORLD, 1);
         control.raise("its MPI session was left by an exception");
-        worker.interrupt(std::make_exception_ptr(peer_error(comms.rank(), "its MPI session was left by an exception")));
     }
     mpi_world(const mpi_world&) = delete;
     mpi_world& operator=(const mpi_world&) = delete;
@@ -97,6 +119,7 @@ public:
         return group;
     }
     mpi_group& everyone() { return groups_[0]; }
+    std::size_t node_of(int rank) const { return nodes_[static_cast<std::size_t>(rank)]; }
 
     mpi_duplicates comms;
 
@@ -107,7 +130,8 @@ private:
     };
 
     worker_options start(const mpi_options& options) {
-        control.open(comms.control(), comms.rank(), comms.size(), first_, agreement.mode != worker_mode::threaded);
+        control.open(comms.control(), comms.rank(), comms.size(), first_, worker_,
+                     agreement.mode != worker_mode::threaded);
         worker_options made;
         made.mode = agreement.mode;
         made.deadline_seconds = options.deadline;
@@ -118,22 +142,17 @@ private:
     }
     bool poll() override {
         const bool moved = control.poll();
-        host_worker* const mine = worker_.load(std::memory_order_acquire);
-        const fault_report* const fault = mine == nullptr || told_ ? nullptr : control.raised();
-        if (fault == nullptr) return moved;
-        told_ = true;
-        mine->interrupt(std::make_exception_ptr(peer_error(fault->rank, fault->text)));
-        return true;
+        return control.tell() || moved;
     }
     bool needs_polling() const override { return true; }
     bool ask() override { return control.ask(); }
     void failed(const std::string& why) override { control.raise(why); }
 
     mpi_options options_;
+    std::vector<std::size_t> nodes_;  // of all ranks
     std::atomic<mpi_group*> first_{nullptr};
     owning_list<mpi_group> groups_{};
     std::atomic<host_worker*> worker_{nullptr};
-    bool told_ = false;
 
 public:
     mpi_agreement agreement;

@@ -97,6 +97,12 @@ public:
     std::size_t size() const { return members_.size(); }
     const std::vector<std::size_t>& members() const { return members_; }
     team& whole() const { return team_; }
+    std::vector<std::size_t> nodes() const {
+        const std::size_t together = team_.options().ranks_per_node;
+        std::vector<std::size_t> marks(size());
+        for (std::size_t r = 0; r < size() && together != 0; ++r) marks[r] = members_[r] / together;
+        return numbered_nodes(std::move(marks));
+    }
     meeting& at(std::uint64_t number) { return meetings_[number % 2]; }
     standing& of(std::size_t rank) { return standings_[rank]; }
     meeting_place& on_host() { return on_host_; }

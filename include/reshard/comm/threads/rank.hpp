@@ -14,26 +14,37 @@ namespace threads {
 /// All groups of a team. They are kept to its end: peers may look at one that was closed.
 class group_list {
 public:
-    explicit group_list(team& whole) : team_(whole) {
-        std::vector<std::size_t> everybody(whole.size());
-        for (std::size_t r = 0; r < everybody.size(); ++r) everybody[r] = r;
-        whole_ = &add(everybody);
-        contributions.resize(whole.size());
-    }
+    explicit group_list(team& whole)
+        : contributions(whole.size()), team_(whole), whole_(add(everybody())), for_control_(whole, whole_.members()) {}
     group& add(const std::vector<std::size_t>& members) {
         yielding_lock::hold held(lock_);
         return groups_.emplace(team_, members);
     }
-    group& whole() { return *whole_; }
+    group& whole() { return whole_; }
+    /// Where ranks meet in spite of faults. No call that a fault interrupts meets here, so all have come equally often.
+    meeting_place& for_control() { return for_control_; }
+    /// Forgets meetings that a fault cut short: some ranks had come to them and some not. Only while no rank can be in
+    /// one.
+    void start_over() {
+        yielding_lock::hold held(lock_);
+        for (group& each : groups_) each.on_host().start_over();
+    }
 
     /// For control channels: each rank writes its own entry before all meet, and reads the others' after.
     std::vector<std::vector<std::byte>> contributions;
 
 private:
+    std::vector<std::size_t> everybody() const {
+        std::vector<std::size_t> ranks(team_.size());
+        for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r] = r;
+        return ranks;
+    }
+
     team& team_;
     yielding_lock lock_;
     owning_list<group> groups_;
-    group* whole_ = nullptr;
+    group& whole_;
+    meeting_place for_control_;
 };
 
 }  // namespace threads
@@ -62,7 +73,10 @@ public:
 
     void clear() {
         meet("clear on the control channel");
-        if (rank_ == 0) team_.clear();
+        if (rank_ == 0) {
+            groups_.start_over();
+            team_.clear();
+        }
         meet("clear on the control channel");
         yielding_lock::hold held(lock_);
         worker_.resume();
@@ -77,7 +91,7 @@ public:
     }
 
 private:
-    void meet(const char* what) { groups_.whole().on_host().meet(rank_, what, worker_, true); }
+    void meet(const char* what) { groups_.for_control().meet(rank_, what, worker_, true); }
 
     threads::team& team_;
     threads::group_list& groups_;

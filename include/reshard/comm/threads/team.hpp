@@ -15,6 +15,8 @@ struct thread_options {
     double deadline_seconds = 600;
     const delay_source* delays = nullptr;  // for tests
     worker_mode mode = worker_mode::threaded;
+    /// Ranks in a row that count as one node in nodes(): threads can pretend machines. 0: all are on one.
+    std::size_t ranks_per_node = 0;
 };
 
 namespace threads {
@@ -127,6 +129,12 @@ public:
         if (const fault_report* report = fault ? team_.raised() : nullptr) throw peer_error(report->rank, report->text);
         broken_.store(true);  // this rank has come for some and not for others
         throw timeout_error("E-TIME-2", late_text(what, absent));
+    }
+
+    /// As new; only while no member is in meet().
+    void start_over() {
+        for (std::atomic<std::uint64_t>& came : came_) came.store(0);
+        broken_.store(false);
     }
 
 private:
