@@ -56,12 +56,15 @@ std::size_t place_partial_sums(State& state) {
 
 template <class State>
 void allocate(State& state, arena<typename State::device_type>& into, std::size_t bytes) {
+    into.memory = {};
     into.bytes = bytes;
     if (bytes != 0) into.memory = state.device.allocate(bytes);
 }
 
 /// What the gradient buffer must be zeroed in before writes that add: all but parameters that overwrite.
 inline void plan_zeroing(unit_record& unit) {
+    unit.zeroed.clear();
+    unit.overwritten.clear();
     std::size_t at = 0;
     const auto keep_until = [&](std::size_t end) {
         if (end > at) unit.zeroed.push_back({at, end - at});
@@ -150,7 +153,10 @@ void build_parameter_buffers(State& state, const slot_map& map) {
     allocate(state, state.gather_memory, sum(map.gather_bytes));
     state.gather_buffers.reserve(map.gather_bytes.size() + 2 * state.units.size());
     carve(state, state.gather_memory, map.gather_bytes, state.gather_buffers);
-    for (unit_record* unit : state.units) unit->gather_buffer = map.gather_of[unit->index];
+    for (unit_record* unit : state.units) {
+        unit->gather_buffer = map.gather_of[unit->index];
+        unit->slice_buffer = no_buffer;
+    }
     build_resting_copies(state);
     build_secondaries(state);
     for (unit_record* unit : state.units) {
@@ -211,11 +217,43 @@ void plan_slots(State& state) {
     check_slots(two_microbatches, state.needs, state.slots);
 }
 
+/// What the reshard policy decides about memory; built anew where it changes.
+template <class State>
+void make_buffers(State& state) {
+    state.gather_buffers.clear();
+    state.gradient_buffers.clear();
+    allocate(state, state.partial_sums, place_partial_sums(state));
+    build_parameter_buffers(state, state.slots);
+    build_gradient_buffers(state, state.slots);
+}
+
+/// The policy fits the model, and what units have of their own fits the policy.
+template <class State>
+void check_policy(State& state) {
+    state.policy.check(state.units.size());
+    state.policy.check_groups(state.shape, state.units.size());
+    for (unit_record* unit : state.units) {
+        unit->place = {unit->index, state.units.size()};
+        check_own(state, *unit);
+    }
+}
+
+/// Scratch of communicators for the largest unit.
+template <class State>
+void prepare_groups(State& state) {
+    std::size_t largest = 0;
+    for (const unit_record* unit : state.units) {
+        const std::size_t gradient = unit->layout->gradient_elements() * sizeof(typename State::gradient_type);
+        if (unit->layout->bytes() > largest) largest = unit->layout->bytes();
+        if (gradient > largest) largest = gradient;
+    }
+    if (!state.alone()) state.groups.prepare(largest);
+}
+
 /// Checks, plans and allocates. Collective: all ranks compare what they were started with first.
 template <class State>
 void build(State& state) {
     if (state.units.empty()) throw state_error("E-STATE-6", "the model has no units; call add_unit() first");
-    state.policy.check(state.units.size());
     if (state.forward_order.empty()) {
         for (const unit_record* unit : state.units) {
             if (unit->uses != 1) {
@@ -226,7 +264,7 @@ void build(State& state) {
             state.forward_order.push_back(unit->index);
         }
     }
-    state.policy.check_groups(state.shape, state.units.size());
+    check_policy(state);
     check_fingerprints(state);
     state.order = order_list(state.forward_order);
     make_plan(state);
@@ -235,22 +273,14 @@ void build(State& state) {
     place_slices(state);
     allocate(state, state.masters, state.owned * sizeof(typename State::master_type));
     allocate(state, state.gradients, state.trainable * sizeof(typename State::accumulate_type));
-    allocate(state, state.partial_sums, place_partial_sums(state));
     state.moments.resize(state.states.size());
     for (auto& moment : state.moments) allocate(state, moment, state.trainable * sizeof(typename State::moment_type));
-    build_parameter_buffers(state, state.slots);
-    build_gradient_buffers(state, state.slots);
+    make_buffers(state);
     state.metric_values.assign(state.metrics.size(), 0.0);
     state.agreements.resize(state.ranks());
     state.vote_copies.resize(state.ranks() * control_of(state).vote_bytes());
     allocate(state, state.control, control_of(state).bytes());
-    std::size_t largest = 0;
-    for (const unit_record* unit : state.units) {
-        const std::size_t gradient = unit->layout->gradient_elements() * sizeof(typename State::gradient_type);
-        if (unit->layout->bytes() > largest) largest = unit->layout->bytes();
-        if (gradient > largest) largest = gradient;
-    }
-    if (!state.alone()) state.world.prepare(largest);
+    prepare_groups(state);
     state.at = stage::between_steps;
 }
 

@@ -14,9 +14,10 @@ namespace reshard {
 inline namespace v0 {
 namespace detail {
 
-/// Control memory: the outcome, then what ranks agree on, then the votes with the trainer's scalars behind each.
+/// Control memory: the outcome and a leader's order, then what ranks agree on, then the votes with the trainer's
+/// scalars behind each.
 struct control_layout {
-    static constexpr std::size_t outcome_bytes = 256;
+    static constexpr std::size_t outcome_bytes = 256, order_offset = 248;
     std::size_t ranks, metrics;
 
     std::size_t vote_bytes() const { return sizeof(vote_record) + 8 * metrics; }
@@ -24,7 +25,7 @@ struct control_layout {
     std::size_t vote_offset() const { return agreement_offset() + ranks * sizeof(agreement_record); }
     std::size_t bytes() const { return vote_offset() + ranks * vote_bytes(); }
 };
-static_assert(sizeof(commit_outcome) <= control_layout::outcome_bytes);
+static_assert(sizeof(commit_outcome) <= control_layout::order_offset);
 
 template <class State>
 control_layout control_of(const State& state) {

@@ -101,6 +101,22 @@ void require_recompute(State& state, const unit_record& unit) {
     }
 }
 
+template <class State>
+void take_with_zeros(State& state, const order_entry& entry);
+
+/// Takes the entries between the present place and (what, unit) with zeros, if that comes in this pass or the next.
+template <class State>
+void catch_up(State& state, phase what, const unit_record& unit) {
+    std::size_t between = 0;
+    order_cursor at = state.cursor;
+    for (; !state.order.at_end(at) && at.pass <= state.cursor.pass + 1; at = state.order.next(at), ++between) {
+        const order_entry entry = state.order.at(at);
+        if (entry.what != what || entry.unit != unit.index) continue;
+        for (; between > 0; --between) take_with_zeros(state, state.order.at(state.cursor));
+        return;
+    }
+}
+
 /// Refuses what is out of turn before anything changes, and moves the place in the order.
 template <class State>
 void admit(State& state, unit_record& unit, scope_kind kind, std::size_t microbatch) {
@@ -127,7 +143,16 @@ void admit(State& state, unit_record& unit, scope_kind kind, std::size_t microba
         begin_step(state, {});
     }
     if (kind == scope_kind::recompute) return require_recompute(state, unit);
+    if (state.options.skipped == skipped_units::with_zeros) catch_up(state, phase_of(kind), unit);
     advance(state, phase_of(kind), unit, microbatch);
+}
+
+/// A rank that waits in an evaluation which others have not begun.
+[[noreturn]] inline void throw_late_evaluation(const timeout_error& late) {
+    const std::string words = late.what();
+    throw timeout_error(late.id(), text(words.substr(words.find("] ") + 2),
+                                        " If one rank alone was to run the model here, let all ranks call "
+                                        "on_rank(rank, function)"));
 }
 
 /// Enqueues what the scope needs, then what comes next, then lets the compute stream wait for the former.
@@ -141,6 +166,12 @@ void enter(State& state, unit_record& unit, scope_kind kind, std::size_t microba
         prefetch(state);
         if (reads(kind)) await_parameters(state, unit, state.compute);
         if (writes(kind)) acquire_gradients(state, unit);
+    } catch (const timeout_error& late) {
+        --unit.open_scopes;
+        --state.open_scopes;
+        poison(state, text("\"", unit.name, "\" could not be entered for ", name_of(kind), " in step ", state.step));
+        if (kind == scope_kind::evaluation) throw_late_evaluation(late);
+        throw;
     } catch (...) {  // the list has moved on and collectives may be under way: only reset() mends that
         --unit.open_scopes;
         --state.open_scopes;
@@ -175,7 +206,7 @@ void leave_parameters(State& state, unit_record& unit, scope_kind kind, std::uin
         ++unit.open_forwards;
         keep = state.keeps_after_forward(unit);
     } else if (kind == scope_kind::evaluation) {
-        keep = !unit.for_evaluation || state.keeps_after_backward(unit);
+        keep = !unit.for_evaluation || state.all_gathered || state.keeps_after_backward(unit);
     } else if (kind == scope_kind::recompute) {
         unit.recomputing = true;
     } else {

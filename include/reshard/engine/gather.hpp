@@ -195,10 +195,14 @@ void evict_holder(State& state, const unit_record& unit) {
     drop_unused(state, other);
 }
 
+template <class State>
+std::uint64_t share_order(State& state, std::uint64_t order);  // serve.hpp
+
 /// Enqueues whatever is still missing for the unit's parameters to be current.
 template <class State>
 void ensure_parameters(State& state, unit_record& unit) {
     if (unit.source == view_source::masters || state.valid(unit)) return;
+    if (state.leader == state.rank() && !state.alone()) share_order(state, unit.index);  // the others gather too
     if (unit.source == view_source::resting) {
         fill_copy(state, unit);
     } else {
@@ -225,7 +229,7 @@ bool prefetch_unit(State& state, unit_record& unit) {
 /// Never crosses the end of the step: the weights change there.
 template <class State>
 void prefetch(State& state) {
-    if (state.gather_buffers.empty()) return;
+    if (state.gather_buffers.empty() || state.leader != nobody_leads) return;
     std::size_t ahead = 0, looked_at = 0;
     const std::size_t depth = state.options.slots.prefetch_depth;
     if (state.evaluating) {

@@ -79,6 +79,11 @@ public:
         }
     }
 
+    void prepare(std::size_t bytes) const {
+        whole_.prepare(bytes);
+        for (const made& one : made_) one.view.prepare(bytes);
+    }
+
 private:
     struct made {
         rank_set which;

@@ -39,16 +39,34 @@ public:
         state.evaluating = true;
         state.evaluation_use = 0;
     }
+    /// Collective: gathers every unit and keeps all to the end of the evaluation, so that many forwards (sampling) cost
+    /// one gather of each. E-STATE-20 where units share a buffer: it takes no memory beyond the plan's.
+    void gather_all() {
+        for (detail::unit_record* unit : state_.units) require_own_buffer(*unit);
+        state_.all_gathered = true;
+        for (detail::unit_record* unit : state_.units) detail::ensure_parameters(state_, *unit);
+    }
     evaluation_scope(const evaluation_scope&) = delete;
     evaluation_scope& operator=(const evaluation_scope&) = delete;
     ~evaluation_scope() {
         for (detail::unit_record* unit : state_.units) {
             if (unit->for_evaluation && !state_.keeps_after_backward(*unit)) detail::drop_copy(state_, *unit);
         }
-        state_.evaluating = false;
+        state_.evaluating = state_.all_gathered = false;
     }
 
 private:
+    void require_own_buffer(const detail::unit_record& unit) const {
+        if (unit.source != view_source::gathered) return;
+        for (const detail::unit_record* other : state_.units) {
+            if (other == &unit || other->source != view_source::gathered) continue;
+            if (other->gather_buffer != unit.gather_buffer) continue;
+            throw state_error("E-STATE-20", text("gather_all(): \"", unit.name, "\" and \"", other->name,
+                                                 "\" share a gather buffer under ", state_.policy.describe(),
+                                                 "; a policy that keeps every unit until the step gives each its own"));
+        }
+    }
+
     State& state_;
 };
 

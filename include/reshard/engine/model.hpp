@@ -12,23 +12,15 @@
 #include <vector>
 
 #include "../policy/policy.hpp"
-#include "guards.hpp"
+#include "change.hpp"
+#include "declare.hpp"
 #include "owned.hpp"
 #include "recovery.hpp"
 #include "report.hpp"
-#include "scope.hpp"
+#include "serve.hpp"
 
 namespace reshard {
 inline namespace v0 {
-
-/// Names one of the trainer's scalars (loss, tokens): summed over ranks with the commit of a step.
-struct metric {
-    std::size_t index = static_cast<std::size_t>(-1);
-};
-/// Names one optimizer state: a number per trainable element that a rank owns.
-struct state_handle {
-    std::size_t index = static_cast<std::size_t>(-1);
-};
 
 /// A model whose parameters, gradients and optimizer state rest as `Policy` says over the ranks of a communicator.
 ///
@@ -38,12 +30,14 @@ struct state_handle {
 /// refer to it. The destructor does not communicate; it waits for this rank's own work.
 template <class Policy, class World>
     requires Communicator<World>
-class sharded_model {
-    using State = detail::model_state<Policy, World>;
+class sharded_model : public model_declarations<Policy, World> {
+    using declarations = model_declarations<Policy, World>;
+    using State = typename declarations::State;
+    using declarations::state_;
 
 public:
     using state_type = State;
-    using unit = model_unit<State>;
+    using unit = typename declarations::unit;
     using compute_type = typename State::compute_type;
     using gradient_type = typename State::gradient_type;
     using master_type = typename State::master_type;
@@ -51,14 +45,14 @@ public:
     using moment_type = typename State::moment_type;
     using device_type = typename State::device_type;
     using stream_ref = typename State::stream_ref;
-    using layout_type = typed_layout<compute_type>;
+    using layout_type = typename declarations::layout_type;
 
     /// The trainer computes on its own thread (host) or on `compute`. Throws topology_error if the policy's groups do
     /// not fit the world.
     explicit sharded_model(World world, model_options options = {}, Policy policy = {})
         : sharded_model(world, options, policy, world.device().caller()) {}
     sharded_model(World world, model_options options, Policy policy, stream_ref compute)
-        : state_(world, policy, options, compute) {
+        : declarations(world, policy, options, compute) {
         state_.shape = detail::resolve_shape(policy, world);
         const slot_options& slots = options.slots;
         if (slots.max_open == 0 || slots.recompute_segment == 0) {
@@ -74,74 +68,6 @@ public:
         if (std::uncaught_exceptions() > exceptions_ && !state_.poisoned) {
             detail::poison_quietly(state_, "an exception ended its model");
         }
-    }
-
-    // ------------------------------------------------------------------------------------------------ declaring
-    /// A layout that several units share: handles are found once and serve all of them.
-    const layout_type& layout(const std::vector<parameter_spec>& parameters) {
-        require_declaring("add_unit()");
-        return state_.layouts.emplace(unit_layout::build(detail::layout_id(state_), parameters, state_.ranks(),
-                                                         state_.options.layout, dtype_of<compute_type>));
-    }
-
-    unit& add_unit(std::string name, const layout_type& shape, unit_options options = {}) {
-        require_declaring("add_unit()");
-        for (const detail::unit_record* other : state_.units) {
-            if (other->name == name)
-                throw argument_error("E-ARGUMENT-6",
-                                     text("two units are named \"", name, "\"; reports and errors name units"));
-        }
-        const std::uint32_t number = shape.id() % detail::layouts_of_a_model;
-        if (number >= state_.layouts.size() || &state_.layouts[number] != &shape) {
-            throw argument_error("E-ARGUMENT-7", text("add_unit(\"", name,
-                                                      "\"): the layout is of another model; take "
-                                                      "one that layout() of this model returned"));
-        }
-        if (options.uses == 0)
-            throw argument_error("E-ARGUMENT-8",
-                                 text("add_unit(\"", name, "\"): uses = 0; a forward uses a unit at least once"));
-        unit& added = units_.emplace(state_);
-        detail::unit_record& record = added.record();
-        record.name = std::move(name);
-        record.index = static_cast<std::uint32_t>(state_.units.size());
-        record.layout = &shape;
-        record.layout_id = shape.id();
-        record.uses = options.uses;
-        state_.units.push_back(&record);
-        return added;
-    }
-    unit& add_unit(std::string name, const std::vector<parameter_spec>& parameters, unit_options options = {}) {
-        require_declaring("add_unit()");
-        return add_unit(std::move(name), layout(parameters), options);
-    }
-
-    /// The forward order of uses: every unit as often as its `uses`. Backward visits it in reverse.
-    void set_order(const std::vector<unit*>& order) {
-        require_declaring("set_order()");
-        std::vector<std::uint32_t> uses;
-        std::vector<std::size_t> seen(state_.units.size(), 0);
-        for (unit* one : order) {
-            uses.push_back(one->record().index);
-            ++seen[uses.back()];
-        }
-        for (const detail::unit_record* one : state_.units) {
-            if (seen[one->index] != one->uses) {
-                throw order_error("E-ORDER-10", text("set_order(): \"", one->name, "\" stands in it ", seen[one->index],
-                                                     " times, but was added with uses = ", one->uses));
-            }
-        }
-        state_.forward_order = std::move(uses);
-    }
-
-    state_handle add_state(std::string name) {
-        require_declaring("add_state()");
-        state_.states.push_back(std::move(name));
-        return {state_.states.size() - 1};
-    }
-    metric add_metric(std::string name) {
-        require_declaring("add_metric()");
-        state_.metrics.push_back(std::move(name));
-        return {state_.metrics.size() - 1};
     }
 
     // ------------------------------------------------------------------------------------------------- weights
@@ -223,10 +149,32 @@ public:
         take_while([&](const order_entry&) { return state_.cursor.pass == pass; });
     }
 
+    /// Collective, waits: ranks compare which units they will enter in the microbatch that begins. Where they differ
+    /// all throw disagreement_error (E-AGREE-6) naming a unit and ranks, before anything of the microbatch is sent.
+    void announce_use(const std::vector<unit*>& used) {
+        detail::require_usable(state_);
+        if (state_.at != detail::stage::in_step) begin_step();
+        std::vector<bool> bits(state_.units.size());
+        for (unit* one : used) bits[one->record().index] = true;
+        detail::announce_use(state_, bits);
+    }
+    /// Collective: runs `function()` on one rank inside an evaluation (sampling), while the others serve its gathers.
+    /// If it throws, the error leaves on that rank and the others get peer_error; the model is as before.
+    template <class Function>
+    void on_rank(std::size_t rank, Function&& function) {
+        detail::on_rank(state_, rank, function);
+    }
+    /// Another reshard policy from the next step on. Collective, between steps; the policy's slot must be a value
+    /// (any_reshard). May allocate, and moves buffers: views and captured graphs of earlier steps are void.
+    void change_reshard(any_reshard next)
+        requires std::same_as<typename State::reshard_type, any_reshard>
+    {
+        detail::change_reshard(state_, std::move(next));
+    }
+
     /// Drops the step's gradients, on all ranks: weights, optimizer state and its step count stay as they are.
     void discard_step() {
-        detail::require_step_through(state_, "discard_step()");
-        if (!detail::step_is_through(state_)) throw_unfinished("discard_step()");
+        require_through("discard_step()");
         detail::end_step(state_, vote_discard, 0, {}, {});
     }
     /// For optimizers: ends the step with one commit, and behind it `update(context)`, which must not throw. It is kept
@@ -237,8 +185,7 @@ public:
                                  text("step(): gradient_scale ", options.gradient_scale, " and clip_norm ",
                                       options.clip_norm, " must be finite, clip_norm at least 0"));
         }
-        detail::require_step_through(state_, "step()");
-        if (!detail::step_is_through(state_)) throw_unfinished("step()");
+        require_through("step()");
         const std::uint64_t numbers =
             detail::mixed(detail::mixed(options.numbers ^ options.count, options.gradient_scale), options.clip_norm);
         detail::end_step(state_, vote_apply, numbers, {options.gradient_scale, options.clip_norm, options.count},
@@ -270,8 +217,7 @@ public:
     }
     /// The norm of the whole gradient, averaged as the options say, before step(); the same bits on all ranks. Waits.
     double gradient_norm() {
-        detail::require_step_through(state_, "gradient_norm()");
-        if (!detail::step_is_through(state_)) throw_unfinished("gradient_norm()");
+        require_through("gradient_norm()");
         exchange_votes();
         return detail::norm_of_votes(state_);
     }
@@ -297,12 +243,6 @@ public:
     State& internals() { return state_; }
 
 private:
-    void require_declaring(const char* call) const {
-        if (state_.at == detail::stage::declaring) return;
-        throw state_error("E-STATE-17", text(call, " after the model was built; the first initialize(), begin_step(), "
-                                                   "evaluate() or scope builds it. Declare before that (an optimizer "
-                                                   "declares its states: make it before initialize())"));
-    }
     void require_built() {
         if (state_.at == detail::stage::declaring) detail::build(state_);
     }
@@ -311,6 +251,12 @@ private:
         throw argument_error("E-ARGUMENT-11",
                              text("a metric that add_metric() of this model did not return (the model has ",
                                   state_.metrics.size(), ")"));
+    }
+    /// Everything that was announced has happened; units left out of the last pass are taken with zeros if so wished.
+    void require_through(const char* call) {
+        detail::require_step_through(state_, call);
+        if (state_.options.skipped == skipped_units::with_zeros) finish_pass();
+        if (!detail::step_is_through(state_)) throw_unfinished(call);
     }
     [[noreturn]] void throw_unfinished(const char* call) const {
         const order_entry due = state_.order.at(state_.cursor);
@@ -341,8 +287,6 @@ private:
     }
 
     int exceptions_ = std::uncaught_exceptions();
-    owning_list<unit> units_;  // ends behind the streams in state_, whose work names units
-    State state_;
 };
 
 }  // namespace v0

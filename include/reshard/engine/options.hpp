@@ -1,16 +1,26 @@
 // What a trainer may choose when it makes a model, a unit or a step.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "../layout/unit_layout.hpp"
+#include "../policy/any_reshard.hpp"
+#include "../policy/any_sharding.hpp"
 #include "../schedule/order.hpp"
 #include "../schedule/slots.hpp"
 
 namespace reshard {
 inline namespace v0 {
+
+/// What becomes of units that a rank leaves out of a pass.
+enum class skipped_units : std::uint8_t {
+    refused,     // entering a later unit throws and names the one left out
+    with_zeros,  // the rank takes part in their gathers and reductions with zero gradients
+};
 
 struct model_options {
     layout_options layout = {};              // alignments, in elements
@@ -21,11 +31,28 @@ struct model_options {
     /// kept across steps are safe. True: only forward and backward scopes wait, unit by unit, and the refresh
     /// overlaps the first layers; then every read must be inside a scope.
     bool overlap_refresh = false;
+    skipped_units skipped = skipped_units::refused;
+};
+
+/// Nothing, or a value that takes the place of the model's own.
+template <class Value>
+struct own {
+    own() = default;
+    template <class Given>
+        requires(std::convertible_to<Given, Value> && !std::same_as<std::remove_cvref_t<Given>, own>)
+    own(Given&& given) : is_set(true), value(std::forward<Given>(given)) {}
+
+    bool is_set = false;
+    Value value{};
 };
 
 struct unit_options {
     /// How often a microbatch's forward visits the unit: 2 for an embedding tied to the output head.
     std::size_t uses = 1;
+    /// In place of the policy's, for this unit alone. The policy's slot must be a value (any_sharding, any_reshard),
+    /// and a reshard policy must reduce as often as the model's.
+    own<any_sharding> strategy = {};
+    own<any_reshard> reshard = {};
 };
 
 struct step_options {

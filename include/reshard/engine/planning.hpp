@@ -24,7 +24,8 @@ template <class State>
 std::string units_text(const State& state) {
     std::string out;
     for (const unit_record* unit : state.units) {
-        out.append(text(unit->name, " x", unit->uses, ":"));
+        out.append(text(unit->name, " x", unit->uses, unit->strategy.is_set ? unit->strategy.value.describe() : "",
+                        unit->reshard.is_set ? unit->reshard.value.describe() : "", ":"));
         for (const parameter_place& place : unit->layout->parameters()) {
             out.append(text(" ", place.name, "[", joined(place.shape), "]", place.group, place.segment,
                             static_cast<int>(place.write)));
@@ -80,18 +81,54 @@ void check_fingerprints(State& state) {
     }
 }
 
+/// The strategy and the reshard policy of a unit: its own, where it has them and the slot takes values.
+template <class State>
+const auto& strategy_of(const State& state, const unit_record& unit) {
+    if constexpr (std::is_same_v<typename State::strategy_type, any_sharding>) {
+        if (unit.strategy.is_set) return unit.strategy.value;
+    }
+    return state.policy.strategy;
+}
+template <class State>
+const auto& reshard_of(const State& state, const unit_record& unit) {
+    if constexpr (std::is_same_v<typename State::reshard_type, any_reshard>) {
+        if (unit.reshard.is_set) return unit.reshard.value;
+    }
+    return state.policy.reshard;
+}
+
+/// E-POLICY-12: what a unit has of its own must go together with the model's policy.
+template <class State>
+void check_own(const State& state, const unit_record& unit) {
+    if (!unit.strategy.is_set && !unit.reshard.is_set) return;
+    const auto& reshard = reshard_of(state, unit);
+    const bool once = reshard.reduce_once(), all_once = state.policy.reshard.reduce_once();
+    if (unit.reshard.is_set && (unit.reshard.value.chosen_at_build() || once != all_once)) {
+        throw argument_error("E-POLICY-12",
+                             text("\"", unit.name, "\" has the reshard policy ", unit.reshard.value.describe(),
+                                  " of its own; that must not be one that is chosen for the whole model, and must "
+                                  "reduce as often as the model's ",
+                                  state.policy.describe()));
+    }
+    require_placements(strategy_of(state, unit), state.policy.topology.levels(), unit.place);
+    if constexpr (may_use_groups<std::remove_cvref_t<decltype(reshard)>>)
+        require_group(strategy_of(state, unit), reshard, state.shape, unit.place);
+}
+
 /// Policy facts of one unit, as values.
 template <class State>
 unit_plan plan_unit(const State& state, const unit_record& unit) {
+    const auto& strategy = strategy_of(state, unit);
+    const auto& reshard = reshard_of(state, unit);
     unit_plan one{unit.name,
                   unit.uses,
-                  state.policy.strategy.parameters(unit.place),
-                  state.policy.strategy.gradients(unit.place),
-                  state.policy.strategy.optimizer_state(unit.place),
-                  state.policy.reshard.after_forward(unit.place),
-                  state.policy.reshard.after_backward(unit.place),
+                  strategy.parameters(unit.place),
+                  strategy.gradients(unit.place),
+                  strategy.optimizer_state(unit.place),
+                  reshard.after_forward(unit.place),
+                  reshard.after_backward(unit.place),
                   {},
-                  secondary_ranks(state.policy.reshard, unit.place)};
+                  secondary_ranks(reshard, unit.place)};
     for (const segment& part : unit.layout->segments())
         one.segments.push_back({part.type, part.trainable, part.elements});
     return settled(state.plan, std::move(one));
@@ -103,7 +140,6 @@ void plan_units(State& state) {
     plan.reduce_once = state.policy.reshard.reduce_once();
     plan.units.clear();
     for (unit_record* unit : state.units) {
-        unit->place = {unit->index, state.units.size()};
         plan.units.push_back(plan_unit(state, *unit));
         const unit_plan& planned = plan.units.back();
         unit->source = source_of(plan, planned);

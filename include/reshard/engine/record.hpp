@@ -10,6 +10,7 @@
 #include "../layout/unit_layout.hpp"
 #include "../policy/facts.hpp"
 #include "../schedule/memory.hpp"
+#include "options.hpp"
 
 namespace reshard {
 inline namespace v0 {
@@ -50,6 +51,8 @@ struct unit_record {
     const unit_layout* layout = nullptr;
     std::uint32_t layout_id = 0;
     std::size_t uses = 1;
+    own<any_sharding> strategy;  // in place of the policy's
+    own<any_reshard> reshard;
 
     // Fixed by the build.
     unit_place place{};

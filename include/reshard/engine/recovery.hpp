@@ -162,6 +162,8 @@ void drop_step(State& state) {
     state.outer_due = nullptr;
     state.live_bytes = 0;
     state.open_scopes = 0;
+    state.all_gathered = false;
+    state.leader = nobody_leads;
     state.evaluating = state.writing = state.agreement_pending = state.votes_current = false;
     state.committing = state.decided = false;
     state.pending_update = {};
@@ -231,8 +233,9 @@ void issue_with_zeros(State& state, const issue& what, std::byte* scratch) {
     const label name{"reset", what.unit == nobody ? "all ranks" : state.units[what.unit]->name.c_str()};
     state.device.zero(std::span(scratch, bytes_of(what)), stream);  // the one before left its results
     issue_collective(state, what, [&](const auto& group) {
-        if (what.what == collective::all_gather)
-            return group.all_gather_in_place(std::span(scratch, what.count), stream, name);
+        const std::span bytes(scratch, bytes_of(what));
+        if (what.what == collective::all_gather) return group.all_gather_in_place(bytes, stream, name);
+        if (what.raw != 0) return group.broadcast(bytes, what.root, stream, name);
         with_element(what.type, [&](auto* element) {
             const std::span values(reinterpret_cast<decltype(element)>(scratch), what.count);
             if (what.what == collective::reduce_scatter) group.reduce_scatter_in_place(values, stream, name);

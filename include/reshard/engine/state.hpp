@@ -30,6 +30,8 @@ struct arena {
     std::byte* data() const { return memory.data(); }
 };
 
+inline constexpr std::size_t nobody_leads = static_cast<std::size_t>(-1);
+
 /// Where a model stands between build and end.
 enum class stage : std::uint8_t { declaring, between_steps, in_step };
 
@@ -141,8 +143,10 @@ struct model_state {
     order_cursor cursor;
     std::uint32_t open_scopes = 0;
     bool evaluating = false;
-    std::size_t evaluation_use = 0;  // the next use of the forward order
-    bool writing = false;            // a write_weights() scope is open
+    bool all_gathered = false;          // the evaluation keeps every unit to its end
+    std::size_t leader = nobody_leads;  // the rank whose gathers the others serve
+    std::size_t evaluation_use = 0;     // the next use of the forward order
+    bool writing = false;               // a write_weights() scope is open
     bool agreement_pending = false;
     std::vector<agreement_record> agreements;  // host copies of the control memory
     std::vector<std::byte> vote_copies;

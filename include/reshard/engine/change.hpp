@@ -1,0 +1,60 @@
+// Another reshard policy between steps.
+#pragma once
+
+#include <utility>
+
+#include "build.hpp"
+
+namespace reshard {
+inline namespace v0 {
+namespace detail {
+
+/// The host waits until nothing is under way on any stream.
+template <class State>
+void quiesce(State& state) {
+    join_step(state);
+    state.device.record(state.joined, state.compute);
+    state.device.synchronize(state.joined);
+}
+
+template <class State>
+void drop_copies(State& state) {
+    for (unit_record* unit : state.units) {
+        unit->here = unit->slice_here = unit->secondary_here = false;
+        unit->for_evaluation = false;
+    }
+    state.live_bytes = 0;
+}
+
+/// Collective. A policy that does not fit is refused before anything changes.
+template <class State, class Reshard>
+void change_reshard(State& state, Reshard next) {
+    require_usable(state);
+    if (state.at == stage::in_step || state.evaluating || state.writing) {
+        throw state_error("E-STATE-19",
+                          text("change_reshard() inside step ", state.step,
+                               ", or while an evaluate() or write_weights() scope is open; call it between steps"));
+    }
+    std::swap(state.policy.reshard, next);
+    if (state.at == stage::declaring) return;
+    try {
+        check_policy(state);
+    } catch (...) {
+        state.policy.reshard = std::move(next);
+        throw;
+    }
+    quiesce(state);
+    check_fingerprints(state);
+    state.predicted.setup += predict_setup(state.plan);
+    drop_copies(state);
+    plan_units(state);
+    make_groups(state);
+    plan_slots(state);
+    make_buffers(state);
+    prepare_groups(state);
+    state.predicted.microbatches = 0;  // the step is replayed anew
+}
+
+}  // namespace detail
+}  // namespace v0
+}  // namespace reshard

@@ -1,0 +1,129 @@
+// One rank runs the model while the others serve its gathers; units that some ranks leave out, announced.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "guards.hpp"
+
+namespace reshard {
+inline namespace v0 {
+namespace detail {
+
+/// What a leader tells the others before each gather: the unit's number, or one of these.
+inline constexpr std::uint64_t order_end = static_cast<std::uint64_t>(-1), order_failed = order_end - 1;
+
+/// Broadcasts the leader's order on the gather stream; the others wait for it.
+template <class State>
+std::uint64_t share_order(State& state, std::uint64_t order) {
+    std::byte* place = state.control.data() + control_layout::order_offset;
+    const bool leads = state.leader == state.rank();
+    if (leads) put(state, place, order, state.gather_stream());
+    const issue what{nobody, collective::broadcast, dtype::f32, 1, rank_set::whole, sizeof(order), state.leader};
+    issue_collective(state, what, [&](const auto& world) {
+        world.broadcast(std::span(place, sizeof(order)), state.leader, state.gather_stream(),
+                        label{"on_rank", "all ranks"});
+    });
+    if (leads) return order;
+    state.device.record(state.agreed, state.gather_stream());
+    state.device.synchronize(state.agreed);
+    state.device.download(reinterpret_cast<std::byte*>(&order), place, sizeof(order));
+    return order;
+}
+
+/// The others' part: gather what the leader gathers, hold it as the policy would.
+template <class State>
+void serve(State& state) {
+    for (;;) {
+        const std::uint64_t order = share_order(state, 0);
+        if (order == order_end) return;
+        if (order == order_failed) {
+            throw peer_error(state.leader, "the function that on_rank() ran there threw; the model is as before");
+        }
+        unit_record& unit = *state.units[order];
+        ensure_parameters(state, unit);
+        if (unit.for_evaluation && !state.keeps_after_backward(unit)) drop_copy(state, unit);
+    }
+}
+
+template <class State, class Function>
+void run_leading(State& state, Function&& function) {
+    try {
+        function();
+    } catch (...) {
+        if (!state.poisoned && !state.alone()) share_order(state, order_failed);
+        throw;
+    }
+    if (!state.alone()) share_order(state, order_end);
+}
+
+/// Collective. `function` runs on rank `leader` inside an evaluation.
+template <class State, class Function>
+void on_rank(State& state, std::size_t leader, Function&& function) {
+    if (leader >= state.ranks()) {
+        throw argument_error("E-ARGUMENT-10",
+                             text("on_rank(): rank ", leader, " of ", state.ranks(), "; ranks are numbered from 0"));
+    }
+    evaluation_scope<State> evaluation(state);
+    struct leading {
+        State& state;
+        ~leading() { state.leader = nobody_leads; }
+    } guard{state};
+    state.leader = leader;
+    if (state.rank() == leader) {
+        run_leading(state, function);
+    } else {
+        serve(state);
+    }
+}
+
+/// "\"expert.0\" is used on ranks 0, 2 and not on 1": the first unit that is not used alike.
+template <class State>
+std::string uneven_use(const State& state, const std::vector<std::byte>& table, std::size_t row) {
+    for (const unit_record* unit : state.units) {
+        std::vector<std::size_t> with, without;
+        for (std::size_t rank = 0; rank < state.ranks(); ++rank) {
+            const auto bits = static_cast<unsigned>(table[rank * row + unit->index / 8]);
+            (bits >> unit->index % 8 & 1u ? with : without).push_back(rank);
+        }
+        if (with.empty() || without.empty()) continue;
+        return text("\"", unit->name, "\" is used on ranks ", joined(with), " and not on ", joined(without));
+    }
+    return {};
+}
+
+/// Collective, waits: compares which units ranks will enter in the microbatch that begins; a bit per unit.
+template <class State>
+void announce_use(State& state, const std::vector<bool>& used) {
+    if (state.alone()) return;
+    const std::size_t row = (state.units.size() + 7) / 8, bytes = row * state.ranks();
+    std::vector<std::byte> table(bytes);
+    for (std::size_t unit = 0; unit < used.size(); ++unit) {
+        if (used[unit]) table[state.rank() * row + unit / 8] |= static_cast<std::byte>(1u << unit % 8);
+    }
+    state.scratch = state.device.allocate(bytes);
+    std::byte* memory = state.scratch.data();
+    state.device.upload(memory + state.rank() * row, table.data() + state.rank() * row, row);
+    issue_collective(state, whole_gather(bytes), [&](const auto& world) {
+        world.all_gather_in_place(std::span(memory, bytes), state.gather_stream(), label{"announce_use", "all ranks"});
+    });
+    state.device.record(state.agreed, state.gather_stream());
+    state.device.synchronize(state.agreed);
+    state.device.download(table.data(), memory, bytes);
+    state.scratch = {};
+    state.predicted.sum[rank_set::whole].all_gather += exchange(state.plan, row);
+    const std::string difference = uneven_use(state, table, row);
+    if (difference.empty()) return;
+    throw disagreement_error("E-AGREE-6", text("announce_use() in step ", state.step, ": ", difference,
+                                               ". Nothing of this microbatch was sent. Use the same units on all "
+                                               "ranks, or let model_options.skipped be skipped_units::with_zeros"));
+}
+
+}  // namespace detail
+}  // namespace v0
+}  // namespace reshard
