@@ -253,10 +253,10 @@ TEST_CASE("the reason names what each unit does, bytes owned and sent") {
         "4 units are kept until the step; a rank owns 640 bytes, without a cap; in a step of 1 microbatch its gathers "
         "send 192 bytes over the shard group, those of reshard_always 384");
     const model_plan whole = toy::model(toy::no_shard, toy::always, 4, {16});
-    CHECK(
-        reshard::choose_within(whole, toy::plain({0}, 1), 256, 1, 0).why ==
-        "1 never gathered; a rank owns 256 bytes of the cap of 256; in a step of 1 microbatch its gathers send 0 bytes "
-        "over the shard group, those of reshard_always 0");
+    CHECK(reshard::choose_within(whole, toy::plain({0}, 1), 256, 1, 0).why ==
+          "1 unit is never gathered; a rank owns 256 bytes of the cap of 256; in a step of 1 microbatch its gathers "
+          "send 0 bytes "
+          "over the shard group, those of reshard_always 0");
 }
 
 TEST_CASE("pipelines: reduced once where that fits, else for each microbatch, else refused") {

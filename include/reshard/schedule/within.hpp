@@ -114,6 +114,7 @@ inline std::string choices_text(const model_plan& plan) {
         if (k == kinds.size()) kinds.push_back({choice, 0});
         ++kinds[k].units;
     }
+    const auto units_are = [](std::size_t units) { return text(units, units == 1 ? " unit is " : " units are "); };
     std::vector<std::string> parts;
     for (const kind& one : kinds) {
         const std::string what = one.choice == kept_until_step       ? "kept until the step"
@@ -121,9 +122,9 @@ inline std::string choices_text(const model_plan& plan) {
                                  : one.choice.group > 1
                                      ? text("in secondary groups of ", one.choice.group, " ranks until the step")
                                      : "freed after each use";
-        parts.push_back(text(one.units, one.units == 1 ? " unit is " : " units are ", what));
+        parts.push_back(units_are(one.units) + what);
     }
-    if (never_gathered != 0) parts.push_back(text(never_gathered, " never gathered"));
+    if (never_gathered != 0) parts.push_back(units_are(never_gathered) + "never gathered");
     return joined(parts);
 }
 
