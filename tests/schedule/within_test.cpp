@@ -100,12 +100,20 @@ void check_against_every_assignment(const model_plan& plan, const order_list& or
     CHECK(words.find(reshard::text("the cap of ", least - 1)) != std::string::npos);
     CHECK(words.find(reshard::text("any choice needs, ", least, " bytes: that of reshard_always")) !=
           std::string::npos);
+    const cost always = cost_of(plan, order);
     cost before{static_cast<std::size_t>(-1), 0, 0, 0};
     for (std::size_t step = 0; step <= 24; ++step) {
         const std::size_t cap = least + (most - least) * step / 24;
         CAPTURE(cap);
-        const cost found = cost_of(plan, order, reshard::choose_within(plan, order, cap, microbatches, 0));
+        const chosen_plan chosen = reshard::choose_within(plan, order, cap, microbatches, 0);
+        const cost found = cost_of(plan, order, chosen);
         REQUIRE(found == best_under(all, cap));
+        // What the reason tells is what is sent: all that is not gathered is the same in both.
+        const model_plan with = reshard::with_choices(plan, chosen.units, plan.reduce_once);
+        const auto told = reshard::detail::step_cost(with, microbatches);
+        const auto told_always = reshard::detail::step_cost(plan, microbatches);
+        CHECK(std::get<0>(always) - std::get<0>(found) == told_always.shard_bytes - told.shard_bytes);
+        CHECK(std::get<1>(found) == told.group_bytes);
         CHECK(found <= before);
         before = found;
     }
