@@ -279,6 +279,14 @@ TEST_CASE("pipelines: reduced once where that fits, else for each microbatch, el
                          reshard::argument_error);
     CHECK(reshard::choose_pipeline(plan, order, reshard::dynamic, 7).why ==
           "every unit is kept until the step; gradients are reduced once a step; a rank owns 775 bytes, without a cap");
+    // Partial sums over a block make a single unit need more for each microbatch than once.
+    model_plan hybrid =
+        toy::model({"", toy::placement::inner, toy::placement::inner, toy::placement::whole}, toy::until_step, 4, {16});
+    hybrid.outer = 2;
+    const order_list alone = toy::plain({0}, 2);
+    CHECK(reshard::choose_pipeline(hybrid, alone, 224, 0).reduce_once);
+    CHECK_THROWS_WITH_AS(reshard::choose_pipeline(hybrid, alone, 223, 0), doctest::Contains("below the 224 bytes"),
+                         reshard::argument_error);
     for (const bool reduce_once : {true, false}) {
         const chosen_plan chosen = reshard::choose_pipeline(plan, order, reduce_once ? once : each, 0);
         const auto found = toy::predict(reshard::with_choices(plan, chosen.units, chosen.reduce_once), order);

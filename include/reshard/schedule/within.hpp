@@ -227,12 +227,12 @@ inline chosen_plan choose_pipeline(const model_plan& plan, const order_list& ord
     const std::size_t once = detail::total_bytes(with_choices(plan, chosen.units, true), order, control_bytes);
     const std::size_t each = detail::total_bytes(with_choices(plan, chosen.units, false), order, control_bytes);
     chosen.reduce_once = once <= cap;
-    if (!chosen.reduce_once && each > cap) {
-        throw argument_error(
-            "E-POLICY-11",
-            text(detail::pipeline_default_text(cap), ": the cap of ", cap, " bytes a rank is below the ", each,
-                 " bytes of all units kept until the step and gradients reduced for each microbatch. Raise the cap, or "
-                 "use reshard_within, which keeps what fits"));
+    if (once > cap && each > cap) {
+        throw argument_error("E-POLICY-11", text(detail::pipeline_default_text(cap), ": the cap of ", cap,
+                                                 " bytes a rank is below the ", each < once ? each : once,
+                                                 " bytes of all units kept until the step and gradients reduced ",
+                                                 each < once ? "for each microbatch" : "once a step",
+                                                 ". Raise the cap, or use reshard_within, which keeps what fits"));
     }
     chosen.why = text("every unit is kept until the step; gradients are reduced ",
                       chosen.reduce_once ? "once a step" : "for each microbatch", "; ",
