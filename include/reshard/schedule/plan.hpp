@@ -56,7 +56,8 @@ struct model_plan {
 };
 
 /// Facts as they come out on these ranks: a block of all ranks is the whole, a block of one replicates; a secondary
-/// group of one rank keeps the unit, one of the whole shard group keeps no more than the shard.
+/// group of one rank keeps the unit, one of the whole shard group keeps no more than the shard, and parameters that
+/// rest replicated have none.
 inline unit_plan settled(const model_plan& plan, unit_plan unit) {
     for (placement* where : {&unit.parameters, &unit.gradients, &unit.optimizer}) {
         if (*where != placement::inner) continue;
@@ -68,7 +69,7 @@ inline unit_plan settled(const model_plan& plan, unit_plan unit) {
     for (afterwards* what : {&unit.after_forward, &unit.after_backward}) {
         if (*what != afterwards::group) continue;
         if (unit.group == 1) *what = afterwards::keep;
-        if (unit.group == shards) *what = afterwards::free;
+        if (unit.group == shards || shards == 1) *what = afterwards::free;
         grouped = grouped || *what == afterwards::group;
     }
     if (!grouped) unit.group = 1;

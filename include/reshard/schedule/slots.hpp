@@ -27,6 +27,11 @@ struct slot_options {
     std::size_t prefetch_depth = 1;     // how many gathers run ahead
     std::size_t max_open = 1;           // how many scopes may be open at once
     std::size_t recompute_segment = 1;  // how many units recompute() may hold
+
+    /// Gather buffers that units take in turn.
+    std::size_t rotating() const {
+        return prefetch_depth + (max_open > recompute_segment ? max_open : recompute_segment);
+    }
 };
 
 /// A buffer index per unit (no_buffer where none is needed) and the bytes of each buffer.
@@ -81,9 +86,7 @@ inline slot_map map_slots(const order_list& order, std::span<const slot_need> un
     slot_map map;
     map.gather_of.assign(units.size(), no_buffer);
     map.gradient_of.assign(units.size(), no_buffer);
-    const std::size_t open =
-        options.max_open > options.recompute_segment ? options.max_open : options.recompute_segment;
-    const std::size_t rotating = options.prefetch_depth + open;
+    const std::size_t rotating = options.rotating();
     std::vector<std::size_t> gather_need, gradient_need;
     for (const slot_need& unit : units) {
         gather_need.push_back(unit.gather_bytes);
