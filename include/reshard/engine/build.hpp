@@ -268,6 +268,7 @@ void build(State& state) {
     check_fingerprints(state);
     state.order = order_list(state.forward_order);
     make_plan(state);
+    choose(state);
     make_groups(state);
     plan_slots(state);
     place_slices(state);

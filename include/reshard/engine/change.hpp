@@ -48,6 +48,7 @@ void change_reshard(State& state, Reshard next) {
     state.predicted.setup += predict_setup(state.plan);
     drop_copies(state);
     plan_units(state);
+    choose(state);
     make_groups(state);
     plan_slots(state);
     make_buffers(state);

@@ -14,33 +14,6 @@ namespace reshard {
 inline namespace v0 {
 namespace detail {
 
-/// Control memory: the outcome and a leader's order, then what ranks agree on, then the votes with the trainer's
-/// scalars behind each.
-struct control_layout {
-    static constexpr std::size_t outcome_bytes = 256, order_offset = 248;
-    std::size_t ranks, metrics;
-
-    std::size_t vote_bytes() const { return sizeof(vote_record) + 8 * metrics; }
-    std::size_t agreement_offset() const { return outcome_bytes; }
-    std::size_t vote_offset() const { return agreement_offset() + ranks * sizeof(agreement_record); }
-    std::size_t bytes() const { return vote_offset() + ranks * vote_bytes(); }
-};
-static_assert(sizeof(commit_outcome) <= control_layout::order_offset);
-
-template <class State>
-control_layout control_of(const State& state) {
-    return {state.ranks(), state.metrics.size()};
-}
-
-template <class State, class Value>
-void put(State& state, std::byte* to, const Value& value, typename State::stream_ref stream) {
-    static_assert(sizeof(Value) <= sizeof(packet::bytes));
-    packet data;
-    std::memcpy(data.bytes, &value, sizeof(Value));
-    data.size = sizeof(Value);
-    state.device.put(to, data, stream);
-}
-
 /// "4 on ranks 0, 1 and 5 on rank 2": who has which value.
 inline std::string spread(std::span<const std::uint64_t> values) {
     std::string out;

@@ -36,7 +36,8 @@ public:
     const layout_type& layout(const std::vector<parameter_spec>& parameters) {
         require_declaring("add_unit()");
         return state_.layouts.emplace(unit_layout::build(detail::layout_id(state_), parameters, state_.ranks(),
-                                                         state_.options.layout, dtype_of<typename State::compute_type>));
+                                                         state_.options.layout,
+                                                         dtype_of<typename State::compute_type>));
     }
 
     unit& add_unit(std::string name, const layout_type& shape, unit_options options = {}) {

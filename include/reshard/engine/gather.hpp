@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <span>
 
-#include "issue.hpp"
+#include "control.hpp"
 #include "walk.hpp"
 
 namespace reshard {
@@ -194,9 +194,6 @@ void evict_holder(State& state, const unit_record& unit) {
     }
     drop_unused(state, other);
 }
-
-template <class State>
-std::uint64_t share_order(State& state, std::uint64_t order);  // serve.hpp
 
 /// Enqueues whatever is still missing for the unit's parameters to be current.
 template <class State>

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "../schedule/memory.hpp"
+#include "../schedule/within.hpp"
 #include "commit.hpp"
 
 namespace reshard {
@@ -103,11 +103,15 @@ void check_own(const State& state, const unit_record& unit) {
     if (!unit.strategy.is_set && !unit.reshard.is_set) return;
     const auto& reshard = reshard_of(state, unit);
     const bool once = reshard.reduce_once(), all_once = state.policy.reshard.reduce_once();
-    if (unit.reshard.is_set && (unit.reshard.value.chosen_at_build() || once != all_once)) {
+    bool chosen = unit.reshard.is_set && unit.reshard.value.chosen_at_build();
+    if constexpr (ChosenReshard<typename State::reshard_type>) {
+        chosen = chosen || (unit.reshard.is_set && state.policy.reshard.chosen_at_build());
+    }
+    if (unit.reshard.is_set && (chosen || once != all_once)) {
         throw argument_error("E-POLICY-12",
                              text("\"", unit.name, "\" has the reshard policy ", unit.reshard.value.describe(),
-                                  " of its own; that must not be one that is chosen for the whole model, and must "
-                                  "reduce as often as the model's ",
+                                  " of its own; neither may be chosen for the whole model at once, and both must "
+                                  "reduce as often; the model's is ",
                                   state.policy.describe()));
     }
     require_placements(strategy_of(state, unit), state.policy.topology.levels(), unit.place);
@@ -165,6 +169,23 @@ void make_plan(State& state) {
     plan.metrics = state.metrics.size();
     plan.slots = state.options.slots;
     plan_units(state);
+}
+
+/// A policy that is chosen for the model and its cap, from sizes that are the same on all ranks.
+template <class State>
+void choose(State& state) {
+    if constexpr (ChosenReshard<typename State::reshard_type>) {
+        auto& reshard = state.policy.reshard;
+        if (!reshard.chosen_at_build()) return;
+        const std::size_t control = control_of(state).bytes();
+        const bool poisoned = std::exchange(state.poisoned, true);  // a refusal is every rank's: no news for peers
+        chosen_plan found = reshard.chooses_units()
+                                ? choose_within(state.plan, state.order, reshard.cap(), reshard.microbatches(), control)
+                                : choose_pipeline(state.plan, state.order, reshard.cap(), control);
+        state.poisoned = poisoned;
+        reshard.accept(std::move(found.units), found.reduce_once, std::move(found.why));
+        plan_units(state);
+    }
 }
 
 /// Collective: the smaller groups that units of this plan need, in one order on all ranks.

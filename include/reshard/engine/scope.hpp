@@ -125,6 +125,10 @@ private:
         open_ = false;
         --unit_.open_scopes;
         --state_.open_scopes;
+        if (state_.leader == state_.rank()) {  // the others only serve gathers: nothing is half done
+            if constexpr (reads) detail::leave_parameters(state_, unit_, kind_, streams_);
+            return;
+        }
         detail::poison_quietly(state_, text("\"", unit_.name, "\" was left by an exception in ", detail::name_of(kind_),
                                             ", step ", state_.step));
     }

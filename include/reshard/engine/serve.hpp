@@ -18,24 +18,6 @@ namespace detail {
 /// What a leader tells the others before each gather: the unit's number, or one of these.
 inline constexpr std::uint64_t order_end = static_cast<std::uint64_t>(-1), order_failed = order_end - 1;
 
-/// Broadcasts the leader's order on the gather stream; the others wait for it.
-template <class State>
-std::uint64_t share_order(State& state, std::uint64_t order) {
-    std::byte* place = state.control.data() + control_layout::order_offset;
-    const bool leads = state.leader == state.rank();
-    if (leads) put(state, place, order, state.gather_stream());
-    const issue what{nobody, collective::broadcast, dtype::f32, 1, rank_set::whole, sizeof(order), state.leader};
-    issue_collective(state, what, [&](const auto& world) {
-        world.broadcast(std::span(place, sizeof(order)), state.leader, state.gather_stream(),
-                        label{"on_rank", "all ranks"});
-    });
-    if (leads) return order;
-    state.device.record(state.agreed, state.gather_stream());
-    state.device.synchronize(state.agreed);
-    state.device.download(reinterpret_cast<std::byte*>(&order), place, sizeof(order));
-    return order;
-}
-
 /// The others' part: gather what the leader gathers, hold it as the policy would.
 template <class State>
 void serve(State& state) {
