@@ -50,9 +50,13 @@ void add_trainer_options(CLI::App& app, options& o) {
 void add_sharding_options(CLI::App& app, options& o) {
     app.add_option("--backend", o.backend, "communicator")->check(CLI::IsMember({"self", "threads", "mpi"}));
     app.add_option("--ranks", o.ranks, "ranks; for mpi the world's size")->check(number_check(false));
-    app.add_option("--strategy", o.strategy, "no_shard, shard_optimizer, shard_gradients or full_shard");
-    app.add_option("--reshard", o.reshard, "reshard_always, reshard_never, keep_until_step or keep_last:N");
-    app.add_option("--topology", o.topology, "flat");
+    app.add_option("--strategy", o.strategy,
+                   "no_shard, shard_optimizer, shard_gradients, full_shard, hybrid_shard, hybrid_full_shard "
+                   "or sharding:P,G,O");
+    app.add_option("--reshard", o.reshard,
+                   "reshard_always, reshard_never, keep_until_step, keep_last:N, reshard_to_group:K[,until_step], "
+                   "pipeline_default[:BYTES] or reshard_within:BYTES[,MICROBATCHES]");
+    app.add_option("--topology", o.topology, "flat, mesh:OUTERxINNER (* for any) or by_node");
     app.add_option("--accumulate", o.accumulate, "reduce after each microbatch, or once a step")
         ->check(CLI::IsMember({"each", "once"}));
 }

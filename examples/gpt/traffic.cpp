@@ -23,12 +23,12 @@ void traffic_split::add(reshard::counter& sum, const reshard::counter& more) {
 }
 
 void evaluation_forecast::add(const reshard::model_plan& plan, std::size_t more_passes, std::size_t sums_of_metrics) {
-    const auto before = reshard::predict_evaluation(plan, passes).all_gather;
+    sum -= reshard::predict_evaluation(plan, passes);
     passes += more_passes;
-    const auto after = reshard::predict_evaluation(plan, passes).all_gather;
-    const auto exchange = reshard::predict_exchange(plan).all_gather;
-    sum.all_gather += {after.calls - before.calls + sums_of_metrics * exchange.calls,
-                       after.bytes - before.bytes + sums_of_metrics * exchange.bytes};
+    sum += reshard::predict_evaluation(plan, passes);
+    for (; sums_of_metrics > 0; --sums_of_metrics) {
+        sum += reshard::predict_exchange(plan);
+    }
 }
 
 namespace {
@@ -48,12 +48,27 @@ constexpr line_of_traffic lines[] = {
 struct section {
     const char* name;
     const reshard::counter& measured;
-    const reshard::collective_counts& predicted;
+    const reshard::group_counts& predicted;
 };
 auto sections(const sharding_facts& f) {
-    return std::array{section{"setup", f.measured->setup(), f.model.predicted_setup},
-                      section{"train", f.measured->train(), f.model.predicted_steps},
+    return std::array{section{"setup", f.measured->setup(), f.model.predicted_setup_groups},
+                      section{"train", f.measured->train(), f.model.predicted_steps_groups},
                       section{"evaluate", f.measured->evaluate(), f.evaluate}};
+}
+constexpr reshard::rank_set groups[] = {reshard::rank_set::whole, reshard::rank_set::inner, reshard::rank_set::outer,
+                                        reshard::rank_set::secondary};
+
+/// Calls visit(section, group, line, measured, predicted) for all of them.
+template <class Visit>
+void for_each_line(const sharding_facts& f, Visit&& visit) {
+    for (const section& part : sections(f)) {
+        for (const reshard::rank_set group : groups) {
+            for (const line_of_traffic& line : lines) {
+                visit(part.name, name_of(group), line.name, part.measured.of(name_of(group), line.kind),
+                      part.predicted[group].*line.predicted);
+            }
+        }
+    }
 }
 
 nlohmann::ordered_json numbers(std::size_t calls, std::size_t bytes) { return {{"calls", calls}, {"bytes", bytes}}; }
@@ -62,14 +77,14 @@ nlohmann::ordered_json numbers(std::size_t calls, std::size_t bytes) { return {{
 
 nlohmann::ordered_json to_json(const sharding_facts& f) {
     nlohmann::ordered_json measured, predicted;
-    for (const section& part : sections(f)) {
-        for (const line_of_traffic& line : lines) {
-            const auto seen = part.measured.of("whole", line.kind);
-            const auto& planned = part.predicted.*line.predicted;
-            measured[part.name]["whole"][line.name] = numbers(seen.calls, seen.bytes);
-            predicted[part.name]["whole"][line.name] = numbers(planned.calls, planned.bytes);
-        }
-    }
+    for_each_line(
+        f, [&](const char* section, const std::string& group, const char* line, const auto& seen, const auto& planned) {
+            if (group != "whole" && seen.calls == 0 && planned.calls == 0) {
+                return;
+            }
+            measured[section][group][line] = numbers(seen.calls, seen.bytes);
+            predicted[section][group][line] = numbers(planned.calls, planned.bytes);
+        });
     return {{"collectives", measured},
             {"predicted", predicted},
             {"missed_prefetches", f.model.missed_prefetches},
@@ -83,23 +98,21 @@ nlohmann::ordered_json to_json(const sharding_facts& f) {
 
 std::string to_table(const sharding_facts& f) {
     char text[160];
-    std::string out = "this rank sent              predicted calls and bytes       measured calls and bytes\n";
-    for (const section& part : sections(f)) {
-        for (const line_of_traffic& line : lines) {
-            const auto seen = part.measured.of("whole", line.kind);
-            const auto& planned = part.predicted.*line.predicted;
-            if (seen.calls == 0 && planned.calls == 0) {
-                continue;
-            }
-            std::snprintf(text, sizeof text, "  %-9s %-15s %8zu %16zu        %8zu %16zu\n", part.name, line.name,
-                          planned.calls, planned.bytes, seen.calls, seen.bytes);
-            out += text;
-        }
-    }
-    std::snprintf(text, sizeof text, "  owned memory                     %16zu                 %16zu\n",
+    std::string out =
+        "this rank sent                        predicted calls and bytes       measured calls and bytes\n";
+    for_each_line(f,
+                  [&](const char* section, const char* group, const char* line, const auto& seen, const auto& planned) {
+                      if (seen.calls == 0 && planned.calls == 0) {
+                          return;
+                      }
+                      std::snprintf(text, sizeof text, "  %-9s %-9s %-15s %8zu %16zu        %8zu %16zu\n", section,
+                                    group, line, planned.calls, planned.bytes, seen.calls, seen.bytes);
+                      out += text;
+                  });
+    std::snprintf(text, sizeof text, "  owned memory                               %16zu                 %16zu\n",
                   f.model.predicted_owned.total(), f.model.measured_owned);
     out += text;
-    std::snprintf(text, sizeof text, "  buffers in use at most           %16zu                 %16zu\n",
+    std::snprintf(text, sizeof text, "  buffers in use at most                     %16zu                 %16zu\n",
                   f.model.planned_live, f.model.measured_live);
     out += text;
     std::snprintf(text, sizeof text, "  missed prefetches %llu, allocations after the first step %zu",

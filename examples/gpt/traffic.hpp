@@ -37,7 +37,7 @@ private:
 /// What the plan says of evaluations: passes over the whole order and sums of metrics, by weight version.
 struct evaluation_forecast {
     std::size_t passes = 0;  // since the weights changed
-    reshard::collective_counts sum;
+    reshard::group_counts sum;
 
     void new_weights() { passes = 0; }
     void add(const reshard::model_plan& plan, std::size_t more_passes, std::size_t sums_of_metrics);
@@ -47,7 +47,7 @@ struct evaluation_forecast {
 struct sharding_facts {
     reshard::model_report model;
     const traffic_split* measured = nullptr;
-    reshard::collective_counts evaluate;
+    reshard::group_counts evaluate;
     std::size_t allocations_after_first_step = 0;
 };
 

@@ -18,6 +18,16 @@ TEXT = WORK / "text.txt"
 SHAPE = "--layers 3 --width 16 --heads 2 --context 16 --batch 24 --steps 20 --eval-every 7 --sample-bytes 10".split()
 STRATEGIES = ["no_shard", "shard_optimizer", "shard_gradients", "full_shard"]
 POLICIES = ["reshard_always", "reshard_never", "keep_until_step", "keep_last:1", "keep_last:2"]
+# strategy, policy, topology
+GROUPED = [
+    ("hybrid_shard", "reshard_always", "mesh:2x2"),
+    ("hybrid_full_shard", "keep_last:1", "mesh:2x2"),
+    ("hybrid_full_shard", "pipeline_default", "mesh:*x2"),
+    ("full_shard", "reshard_to_group:2", "flat"),
+    ("full_shard", "reshard_to_group:2,until_step", "mesh:2x2"),
+    ("full_shard", "reshard_within:4MiB,2", "by_node"),
+    ("sharding:inner,whole,whole", "reshard_never", "mesh:2x2"),
+]
 TOLERANCE = {"double": 1e-9, "float": 1e-4}
 MPIRUN = shutil.which("mpirun")
 
@@ -78,6 +88,14 @@ def grid(plain):
                 kind = "double" if accumulate == "each" else "float"
                 compare(plain, f"threads 4 {strategy} {policy} {accumulate} {kind}", kind, "--backend", "threads",
                         "--ranks", "4", "--microbatches", "2", *chosen)
+    for strategy, policy, topology in GROUPED:
+        for backend in ("threads", "mpi"):
+            name = f"{backend} 4 {strategy} {policy} {topology}"
+            if backend == "mpi" and not (MPIRUN and "EXAMPLES_WITHOUT_MPI" not in os.environ):
+                report.skipped(name, "no mpirun")
+                continue
+            compare(plain, name, "double", "--backend", backend, "--microbatches", "2", "--strategy", strategy,
+                    "--reshard", policy, "--topology", topology, ranks=4 if backend == "mpi" else None)
     for ranks in (1, 2, 3, 8):
         compare(plain, f"threads {ranks} double", "double", "--backend", "threads", "--ranks", str(ranks))
     compare(plain, "self double", "double", "--backend", "self", "--microbatches", "3")
@@ -114,6 +132,9 @@ def refusals():
         ("an unknown strategy", ["--strategy", "zero_9"], "full_shard"),
         ("an unknown policy", ["--reshard", "keep_lost:1"], "keep_last"),
         ("more kept units than there are", ["--reshard", "keep_last:99", "--layers", "1"], "99"),
+        ("a group that does not divide", ["--reshard", "reshard_to_group:3", "--batch", "12"], "use 1, 2 or 4"),
+        ("a mesh of other ranks", ["--topology", "mesh:3x2", "--batch", "12"], "3 x inner 2"),
+        ("a cap that nothing fits under", ["--reshard", "reshard_within:1000", "--batch", "12"], "E-POLICY-11"),
         ("a text that is not there", ["--text", str(WORK / "absent")], "absent"),
         ("heads that do not divide the width", ["--width", "10", "--heads", "4"], "10"),
         ("self with ranks", ["--backend", "self", "--ranks", "2"], "self"),
