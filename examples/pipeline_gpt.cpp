@@ -91,8 +91,7 @@ public:
           batches_(microbatches()),
           journal_(chosen, world.rank() == 0),
           group_(world.split(stage_, world.rank())),
-          model_({group_.view(), counts_, unit_counts_}, {.slots = {.max_open = 2}, .average_over_ranks = false},
-                 chosen_policy<Real>(chosen)),
+          model_({group_.view(), counts_, unit_counts_}, {.average_over_ranks = false}, chosen_policy<Real>(chosen)),
           optimizer_(model_,
                      {.beta2 = 0.95, .weight_decay = chosen.weight_decay, .groups = {{"plain", {.weight_decay = 0}}}}),
           loss_(model_.add_metric("loss")),
@@ -149,7 +148,10 @@ private:
     std::size_t microbatches() const { return static_cast<std::size_t>(options_.microbatches); }
     chunk& chunk_of(std::size_t number) { return chunks_[number / stages]; }
     unit<model_type>& block(const chunk& c, std::size_t l) { return units_[c.first + (c.embeds ? 2 : 0) + l]; }
-    unit<model_type>& last_norm() { return units_[units_.size() - 2]; }
+    unit<model_type>& table() { return units_[0]; }                      // of the first chunk
+    unit<model_type>& places() { return units_[1]; }                     // of the first chunk
+    unit<model_type>& last_norm() { return units_[units_.size() - 2]; }  // of the last chunk
+    unit<model_type>& head() { return units_.back(); }                   // of the last chunk
 
     void add_unit(const std::string& name, std::vector<parameter_facts> list) {
         units_.emplace_back(model_, name, std::move(list));
@@ -255,9 +257,12 @@ private:
     void forward(chunk& c, std::size_t m) {
         auto& a = c.kept[m];
         if (c.embeds) {
-            const auto table = units_[0].of.forward(m), places = units_[1].of.forward(m);
-            embedding_forward(a, batches_[m].inputs,
-                              {table[units_[0].handles[0]].data(), places[units_[1].handles[0]].data()});
+            {
+                const auto scope = table().of.forward(m);
+                table_forward(a, batches_[m].inputs, scope[table().handles[0]].data());
+            }
+            const auto scope = places().of.forward(m);
+            places_forward(a, scope[places().handles[0]].data());
         }
         for (std::size_t l = 0; l < c.blocks; ++l) {
             const auto scope = block(c, l).of.forward(m);
@@ -268,8 +273,8 @@ private:
                 const auto scope = last_norm().of.forward(m);
                 norm_forward(a, last_norm().template weights<norm_pointers>(scope));
             }
-            const auto scope = units_.back().of.forward(m);
-            head_forward(a, {scope[units_.back().handles[0]].data(), nullptr});
+            const auto scope = head().of.forward(m);
+            head_forward(a, {scope[head().handles[0]].data(), nullptr});
             loss_sum_ += loss_sum<Real>(a, batches_[m].targets);
         }
     }
@@ -281,10 +286,10 @@ private:
         auto& a = c.kept[m];
         if (c.ends) {
             {
-                auto scope = units_.back().of.backward(m);
-                const auto& table = units_.back().handles[0];
-                head_backward(a, batches_[m].targets, loss_factor(), {scope[table].data(), nullptr},
-                              {scope.gradient(table).data(), nullptr});
+                auto scope = head().of.backward(m);
+                const auto& wte = head().handles[0];
+                head_backward(a, batches_[m].targets, loss_factor(), {scope[wte].data(), nullptr},
+                              {scope.gradient(wte).data(), nullptr});
             }
             auto scope = last_norm().of.backward(m);
             norm_backward(a, last_norm().template weights<norm_pointers>(scope),
@@ -296,10 +301,12 @@ private:
                            block(c, l).template gradients<block_pointers>(scope));
         }
         if (c.embeds) {
-            auto places = units_[1].of.backward(m), table = units_[0].of.backward(m);
-            embedding_backward(
-                a, batches_[m].inputs,
-                {table.gradient(units_[0].handles[0]).data(), places.gradient(units_[1].handles[0]).data()});
+            {
+                auto scope = places().of.backward(m);
+                places_backward(a, scope.gradient(places().handles[0]).data());
+            }
+            auto scope = table().of.backward(m);
+            table_backward(a, batches_[m].inputs, scope.gradient(table().handles[0]).data());
         }
     }
 
@@ -308,9 +315,8 @@ private:
         auto& a = c.kept[m];
         if (c.ends) {
             {
-                const auto scope = units_.back().of.backward_input(m);
-                head_backward_input(a, batches_[m].targets, loss_factor(),
-                                    {scope[units_.back().handles[0]].data(), nullptr});
+                const auto scope = head().of.backward_input(m);
+                head_backward_input(a, batches_[m].targets, loss_factor(), {scope[head().handles[0]].data(), nullptr});
             }
             const auto scope = last_norm().of.backward_input(m);
             norm_backward_input(a, last_norm().template weights<norm_pointers>(scope));
@@ -320,7 +326,10 @@ private:
             block_backward_input(a, l, block(c, l).template weights<block_pointers>(scope));
         }
         if (c.embeds) {  // bytes have no gradient; the list has the tables all the same
-            const auto places = units_[1].of.backward_input(m), table = units_[0].of.backward_input(m);
+            {
+                const auto scope = places().of.backward_input(m);
+            }
+            const auto scope = table().of.backward_input(m);
         }
     }
 
@@ -329,8 +338,8 @@ private:
         auto& a = c.kept[m];
         if (c.ends) {
             {
-                auto scope = units_.back().of.backward_weight(m);
-                head_backward_weight(a, {scope.gradient(units_.back().handles[0]).data(), nullptr});
+                auto scope = head().of.backward_weight(m);
+                head_backward_weight(a, {scope.gradient(head().handles[0]).data(), nullptr});
             }
             auto scope = last_norm().of.backward_weight(m);
             norm_backward_weight(a, last_norm().template gradients<norm_pointers>(scope));
@@ -340,10 +349,12 @@ private:
             block_backward_weight(a, l, block(c, l).template gradients<block_pointers>(scope));
         }
         if (c.embeds) {
-            auto places = units_[1].of.backward_weight(m), table = units_[0].of.backward_weight(m);
-            embedding_backward(
-                a, batches_[m].inputs,
-                {table.gradient(units_[0].handles[0]).data(), places.gradient(units_[1].handles[0]).data()});
+            {
+                auto scope = places().of.backward_weight(m);
+                places_backward(a, scope.gradient(places().handles[0]).data());
+            }
+            auto scope = table().of.backward_weight(m);
+            table_backward(a, batches_[m].inputs, scope.gradient(table().handles[0]).data());
         }
     }
 

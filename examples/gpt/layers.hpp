@@ -37,23 +37,33 @@ auto line(Real* data, integer count) {
     return Eigen::Map<viewed>(data, count);
 }
 
-/// out[i] = table[token[i]] + positions[i % context]
+/// out[i] = table[token[i]]
 template <class Real>
-void encoder_forward(Real* out, const std::uint8_t* tokens, const Real* table, const Real* positions, integer rows,
-                     integer context, integer width) {
+void lookup_forward(Real* out, const std::uint8_t* tokens, const Real* table, integer rows, integer width) {
     for (integer i = 0; i < rows; ++i) {
-        line(out + i * width, width) =
-            line(table + tokens[i] * width, width) + line(positions + (i % context) * width, width);
+        line(out + i * width, width) = line(table + tokens[i] * width, width);
     }
 }
 
 template <class Real>
-void encoder_backward(Real* dtable, Real* dpositions, const Real* dout, const std::uint8_t* tokens, integer rows,
-                      integer context, integer width) {
+void lookup_backward(Real* dtable, const Real* dout, const std::uint8_t* tokens, integer rows, integer width) {
     for (integer i = 0; i < rows; ++i) {
-        const auto change = line(dout + i * width, width);
-        line(dtable + tokens[i] * width, width) += change;
-        line(dpositions + (i % context) * width, width) += change;
+        line(dtable + tokens[i] * width, width) += line(dout + i * width, width);
+    }
+}
+
+/// out[i] += positions[i % context]; its gradient passes through.
+template <class Real>
+void positions_forward(Real* out, const Real* positions, integer rows, integer context, integer width) {
+    for (integer i = 0; i < rows; ++i) {
+        line(out + i * width, width) += line(positions + (i % context) * width, width);
+    }
+}
+
+template <class Real>
+void positions_backward(Real* dpositions, const Real* dout, integer rows, integer context, integer width) {
+    for (integer i = 0; i < rows; ++i) {
+        line(dpositions + (i % context) * width, width) += line(dout + i * width, width);
     }
 }
 

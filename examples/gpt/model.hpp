@@ -167,10 +167,21 @@ struct activations {
 
 /// `inputs`: whole sequences of `context` bytes.
 template <class Real>
+void table_forward(activations<Real>& a, std::span<const std::uint8_t> inputs, const Real* wte) {
+    a.rows = static_cast<integer>(inputs.size());
+    lookup_forward(a.embedded.data(), inputs.data(), wte, a.rows, a.shape.width);
+}
+
+template <class Real>
+void places_forward(activations<Real>& a, const Real* wpe) {
+    positions_forward(a.embedded.data(), wpe, a.rows, a.shape.context, a.shape.width);
+}
+
+template <class Real>
 void embedding_forward(activations<Real>& a, std::span<const std::uint8_t> inputs,
                        const embedding_pointers<const Real>& w) {
-    a.rows = static_cast<integer>(inputs.size());
-    encoder_forward(a.embedded.data(), inputs.data(), w.wte, w.wpe, a.rows, a.shape.context, a.shape.width);
+    table_forward(a, inputs, w.wte);
+    places_forward(a, w.wpe);
 }
 
 template <class Real>
@@ -294,10 +305,21 @@ void block_backward(activations<Real>& a, std::size_t l, const block_pointers<co
     block_backward_weight(a, l, g);
 }
 
-/// Has no input part: bytes have no gradient.
+/// The embedding has no input part: bytes have no gradient.
+template <class Real>
+void places_backward(activations<Real>& a, Real* wpe) {
+    positions_backward(wpe, a.dstream.data(), a.rows, a.shape.context, a.shape.width);
+}
+
+template <class Real>
+void table_backward(activations<Real>& a, std::span<const std::uint8_t> inputs, Real* wte) {
+    lookup_backward(wte, a.dstream.data(), inputs.data(), a.rows, a.shape.width);
+}
+
 template <class Real>
 void embedding_backward(activations<Real>& a, std::span<const std::uint8_t> inputs, const embedding_pointers<Real>& g) {
-    encoder_backward(g.wte, g.wpe, a.dstream.data(), inputs.data(), a.rows, a.shape.context, a.shape.width);
+    places_backward(a, g.wpe);
+    table_backward(a, inputs, g.wte);
 }
 
 }  // namespace gpt
