@@ -1,6 +1,8 @@
 // The options of the example trainers: what they are called, and which of them contradict each other.
 #include "options.hpp"
 
+#include "pipeline.hpp"
+
 #include <CLI/CLI.hpp>
 
 #include <cstdlib>
@@ -74,8 +76,8 @@ void check_division(const options& o, integer ranks) {
                         2);
     }
     if (o.schedule == "interleaved" && o.microbatches % o.stages != 0) {
-        throw early_end("--schedule interleaved takes microbatches in groups, one for each of " +
-                            std::to_string(o.stages) + " stages, and --microbatches " + std::to_string(o.microbatches) +
+        throw early_end("--schedule interleaved takes microbatches in groups of " + std::to_string(o.stages) +
+                            ", one for each stage; --microbatches " + std::to_string(o.microbatches) +
                             " is no multiple of it",
                         2);
     }
@@ -89,15 +91,15 @@ void check_division(const options& o, integer ranks) {
     }
 }
 
-options parse_options(int argc, const char* const* argv, bool sharded, integer stages) {
+options parse_options(int argc, const char* const* argv, bool sharded, integer stage_count) {
     options o;
-    o.stages = stages;
-    if (stages > 1) {
+    o.stages = stage_count;
+    if (stage_count > 1) {
         o.microbatches = 4;
     }
-    CLI::App app{stages > 1 ? "Trains a small GPT of bytes in a pipeline of stages, each sharded over ranks."
-                 : sharded  ? "Trains a small GPT of bytes, sharded over ranks."
-                            : "Trains a small GPT of bytes."};
+    CLI::App app{stage_count > 1 ? "Trains a small GPT of bytes in a pipeline of stages, each sharded over ranks."
+                 : sharded       ? "Trains a small GPT of bytes, sharded over ranks."
+                                 : "Trains a small GPT of bytes."};
     app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     add_trainer_options(app, o);
     if (sharded) {
@@ -113,6 +115,12 @@ options parse_options(int argc, const char* const* argv, bool sharded, integer s
     if (o.shape.width % o.shape.heads != 0) {
         throw early_end("--width " + std::to_string(o.shape.width) + " cannot be divided by --heads " +
                             std::to_string(o.shape.heads),
+                        2);
+    }
+    const integer chunks = o.stages * static_cast<integer>(chunks_of_a_stage(o.schedule));
+    if (stage_count > 1 && o.shape.layers < chunks) {
+        throw early_end("--layers " + std::to_string(o.shape.layers) + " are too few: --schedule " + o.schedule +
+                            " cuts them into " + std::to_string(chunks) + " chunks",
                         2);
     }
     if (o.backend == "self" && o.ranks > 1) {

@@ -42,8 +42,8 @@ struct early_end : std::runtime_error {
 void check_division(const options& o, integer ranks);
 
 /// The options of a program; early_end for help and for what cannot work. `sharded`: the library is used, behind
-/// `stages` of a pipeline.
-options parse_options(int argc, const char* const* argv, bool sharded, integer stages = 1);
+/// `stage_count` stages of a pipeline.
+options parse_options(int argc, const char* const* argv, bool sharded, integer stage_count = 1);
 
 /// Runs the body of main; every error is one line on stderr and a non-zero exit.
 template <class Body>

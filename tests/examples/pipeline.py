@@ -122,12 +122,12 @@ def grid(plain):
 
 
 def shapes():
-    """Other counts of ranks, microbatches and layers: chunks without layers, one rank a stage."""
-    for ranks, layers, microbatches in ((2, 1, 2), (4, 3, 6), (6, 2, 2), (8, 5, 1)):
+    """Other counts of ranks, microbatches and layers: one rank a stage, layers and slices that do not come out even."""
+    for ranks, layers, microbatches in ((2, 2, 2), (4, 5, 6), (6, 7, 2), (8, 3, 1)):
         size = ["--layers", str(layers), "--microbatches", str(microbatches), "--type", "double"]
         plain, why = trained("plain_gpt", f"plain {layers} {microbatches}", *size)
         for schedule in SCHEDULES:
-            if why or (schedule == "interleaved" and microbatches % 2):
+            if why or (schedule == "interleaved" and (microbatches % 2 or layers < 4)):
                 continue
             name = f"{ranks} ranks, {layers} layers, {microbatches} microbatches, {schedule}"
             seen, ended = trained("pipeline_gpt", name, *size, "--ranks", str(ranks), "--schedule", schedule)
@@ -144,6 +144,7 @@ def refusals():
         ("ranks that two stages cannot share", ["--ranks", "3"], "2 stages"),
         ("interleaved microbatches that form no groups", ["--schedule", "interleaved", "--microbatches", "3"], "3"),
         ("a batch that does not divide", ["--batch", "10"], "ranks of a stage x microbatches = 2 x 4 = 8"),
+        ("fewer layers than chunks", ["--schedule", "interleaved", "--layers", "3"], "4 chunks"),
         ("an unknown schedule", ["--schedule", "zigzag"], "interleaved"),
         ("kept units in the way of the schedule", ["--reshard", "keep_last:1", "--schedule", "gpipe"], "E-ORDER-3"),
     ]
