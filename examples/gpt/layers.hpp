@@ -37,23 +37,33 @@ auto line(Real* data, integer count) {
     return Eigen::Map<viewed>(data, count);
 }
 
-/// out[i] = table[token[i]] + positions[i % context]
+/// out[i] = table[token[i]]
 template <class Real>
-void encoder_forward(Real* out, const std::uint8_t* tokens, const Real* table, const Real* positions, integer rows,
-                     integer context, integer width) {
+void lookup_forward(Real* out, const std::uint8_t* tokens, const Real* table, integer rows, integer width) {
     for (integer i = 0; i < rows; ++i) {
-        line(out + i * width, width) =
-            line(table + tokens[i] * width, width) + line(positions + (i % context) * width, width);
+        line(out + i * width, width) = line(table + tokens[i] * width, width);
     }
 }
 
 template <class Real>
-void encoder_backward(Real* dtable, Real* dpositions, const Real* dout, const std::uint8_t* tokens, integer rows,
-                      integer context, integer width) {
+void lookup_backward(Real* dtable, const Real* dout, const std::uint8_t* tokens, integer rows, integer width) {
     for (integer i = 0; i < rows; ++i) {
-        const auto change = line(dout + i * width, width);
-        line(dtable + tokens[i] * width, width) += change;
-        line(dpositions + (i % context) * width, width) += change;
+        line(dtable + tokens[i] * width, width) += line(dout + i * width, width);
+    }
+}
+
+/// out[i] += positions[i % context]; its gradient passes through.
+template <class Real>
+void positions_forward(Real* out, const Real* positions, integer rows, integer context, integer width) {
+    for (integer i = 0; i < rows; ++i) {
+        line(out + i * width, width) += line(positions + (i % context) * width, width);
+    }
+}
+
+template <class Real>
+void positions_backward(Real* dpositions, const Real* dout, integer rows, integer context, integer width) {
+    for (integer i = 0; i < rows; ++i) {
+        line(dpositions + (i % context) * width, width) += line(dout + i * width, width);
     }
 }
 
@@ -73,17 +83,24 @@ void layernorm_forward(Real* out, Real* means, Real* inverse_deviations, const R
 
 /// `din` is added to: a layernorm stands on a branch of the residual stream.
 template <class Real>
-void layernorm_backward(Real* din, Real* dweight, Real* dbias, const Real* dout, const Real* in, const Real* means,
-                        const Real* inverse_deviations, const Real* weight, integer rows, integer width) {
+void layernorm_backward_input(Real* din, const Real* dout, const Real* in, const Real* means,
+                              const Real* inverse_deviations, const Real* weight, integer rows, integer width) {
     for (integer i = 0; i < rows; ++i) {
-        const auto change = line(dout + i * width, width);
         const auto normal = (line(in + i * width, width) - means[i]) * inverse_deviations[i];
-        const auto dnormal = change * line(weight, width);
+        const auto dnormal = line(dout + i * width, width) * line(weight, width);
         const Real mean = dnormal.mean();
         const Real slope = (dnormal * normal).mean();
-        line(dweight, width) += change * normal;
-        line(dbias, width) += change;
         line(din + i * width, width) += (dnormal - mean - normal * slope) * inverse_deviations[i];
+    }
+}
+
+template <class Real>
+void layernorm_backward_weight(Real* dweight, Real* dbias, const Real* dout, const Real* in, const Real* means,
+                               const Real* inverse_deviations, integer rows, integer width) {
+    for (integer i = 0; i < rows; ++i) {
+        const auto change = line(dout + i * width, width);
+        line(dweight, width) += change * ((line(in + i * width, width) - means[i]) * inverse_deviations[i]);
+        line(dbias, width) += change;
     }
 }
 
@@ -99,10 +116,16 @@ void matmul_forward(Real* out, const Real* in, const Real* weight, const Real* b
 }
 
 template <class Real>
-void matmul_backward(Real* din, Real* dweight, Real* dbias, const Real* dout, const Real* in, const Real* weight,
-                     integer rows, integer inputs, integer outputs) {
+void matmul_backward_input(Real* din, const Real* dout, const Real* weight, integer rows, integer inputs,
+                           integer outputs) {
+    matrix(din, rows, inputs).noalias() = matrix(dout, rows, outputs) * matrix(weight, outputs, inputs);
+}
+
+/// No bias: nullptr.
+template <class Real>
+void matmul_backward_weight(Real* dweight, Real* dbias, const Real* dout, const Real* in, integer rows, integer inputs,
+                            integer outputs) {
     const auto change = matrix(dout, rows, outputs);
-    matrix(din, rows, inputs).noalias() = change * matrix(weight, outputs, inputs);
     matrix(dweight, outputs, inputs).noalias() += change.transpose() * matrix(in, rows, inputs);
     if (dbias != nullptr) {
         line(dbias, outputs) += change.colwise().sum().array();

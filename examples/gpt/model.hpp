@@ -103,6 +103,7 @@ Pointers point(PointerOf pointer_of) {
 }
 
 /// What forward keeps for backward, made once for `sequences` sequences; fewer may be used.
+/// `split`: the weight parts of a backward come later than all its input parts, so every block keeps its gradients.
 template <class Real>
 struct activations {
     using buffer = std::vector<Real>;
@@ -110,20 +111,21 @@ struct activations {
         buffer ln1, ln1_mean, ln1_inverse, qkv, attention, attended, middle;
         buffer ln2, ln2_mean, ln2_inverse, wide, gelu, out;
     };
+    struct block_gradients {  // what the input part of a block's backward leaves for its weight part
+        buffer ln1, qkv, middle, ln2, wide, out;
+    };
 
-    activations(const model_shape& chosen, integer sequences) : shape(chosen) {
+    activations(const model_shape& chosen, integer sequences, bool split = false) : shape(chosen) {
         const auto most = static_cast<std::size_t>(sequences * chosen.context);
         const auto width = static_cast<std::size_t>(chosen.width);
         const auto context = static_cast<std::size_t>(chosen.context);
-        for (buffer* one : {&embedded, &normal, &branch, &dstream, &dbranch}) {
+        for (buffer* one : {&embedded, &normal, &branch, &dnormal, &dstream, &dbranch}) {
             one->resize(most * width);
         }
         for (buffer* one : {&mean, &inverse}) {
             one->resize(most);
         }
-        for (buffer* one : {&dwide, &wide_scratch}) {
-            one->resize(most * width * 4);
-        }
+        wide_scratch.resize(most * width * 4);
         logits.resize(most * static_cast<std::size_t>(vocabulary));
         square_scratch.resize(context * context);
         blocks.resize(static_cast<std::size_t>(chosen.layers));
@@ -139,26 +141,47 @@ struct activations {
             b.wide.resize(most * width * 4);
             b.gelu.resize(most * width * 4);
         }
+        gradients.resize(split ? blocks.size() : 1);
+        for (block_gradients& d : gradients) {
+            for (buffer* one : {&d.ln1, &d.middle, &d.ln2, &d.out}) {
+                one->resize(most * width);
+            }
+            d.qkv.resize(most * width * 3);
+            d.wide.resize(most * width * 4);
+        }
     }
 
     /// The residual stream that enters block l.
     const Real* stream(std::size_t l) const { return l == 0 ? embedded.data() : blocks[l - 1].out.data(); }
+    block_gradients& gradients_of(std::size_t l) { return gradients[l % gradients.size()]; }
 
     model_shape shape;
     integer rows = 0;  // sequences x context of the forward at hand
     buffer embedded, normal, mean, inverse, logits;
     std::vector<block> blocks;
-    buffer branch, dstream, dbranch, dwide, wide_scratch, square_scratch;  // between layers
+    std::vector<block_gradients> gradients;
+    buffer dnormal, branch, dstream, dbranch, wide_scratch, square_scratch;  // between layers
 };
 
 // Forward, unit by unit. -----------------------------------------------------------------------------------------
 
 /// `inputs`: whole sequences of `context` bytes.
 template <class Real>
+void table_forward(activations<Real>& a, std::span<const std::uint8_t> inputs, const Real* wte) {
+    a.rows = static_cast<integer>(inputs.size());
+    lookup_forward(a.embedded.data(), inputs.data(), wte, a.rows, a.shape.width);
+}
+
+template <class Real>
+void places_forward(activations<Real>& a, const Real* wpe) {
+    positions_forward(a.embedded.data(), wpe, a.rows, a.shape.context, a.shape.width);
+}
+
+template <class Real>
 void embedding_forward(activations<Real>& a, std::span<const std::uint8_t> inputs,
                        const embedding_pointers<const Real>& w) {
-    a.rows = static_cast<integer>(inputs.size());
-    encoder_forward(a.embedded.data(), inputs.data(), w.wte, w.wpe, a.rows, a.shape.context, a.shape.width);
+    table_forward(a, inputs, w.wte);
+    places_forward(a, w.wpe);
 }
 
 template <class Real>
@@ -198,45 +221,105 @@ double loss_sum(activations<Real>& a, std::span<const std::uint8_t> targets) {
     return cross_entropy_forward(a.logits.data(), targets.data(), a.rows, vocabulary);
 }
 
-// Backward, in the opposite order, after loss_sum: gradients of `factor` times that sum are added. -----------------
+// Backward, in the opposite order, after loss_sum: gradients of `factor` times that sum are added. Each in two parts:
+// gradients of the activations, from the weights; gradients of the weights, from what the first part left. -----------
+
+template <class Real>
+void head_backward_input(activations<Real>& a, std::span<const std::uint8_t> targets, double factor,
+                         const embedding_pointers<const Real>& w) {
+    cross_entropy_backward(a.logits.data(), targets.data(), static_cast<Real>(factor), a.rows, vocabulary);
+    matmul_backward_input(a.dnormal.data(), a.logits.data(), w.wte, a.rows, a.shape.width, vocabulary);
+}
+
+template <class Real>
+void head_backward_weight(activations<Real>& a, const embedding_pointers<Real>& g) {
+    matmul_backward_weight<Real>(g.wte, nullptr, a.logits.data(), a.normal.data(), a.rows, a.shape.width, vocabulary);
+}
 
 template <class Real>
 void head_backward(activations<Real>& a, std::span<const std::uint8_t> targets, double factor,
                    const embedding_pointers<const Real>& w, const embedding_pointers<Real>& g) {
-    cross_entropy_backward(a.logits.data(), targets.data(), static_cast<Real>(factor), a.rows, vocabulary);
-    matmul_backward<Real>(a.dbranch.data(), g.wte, nullptr, a.logits.data(), a.normal.data(), w.wte, a.rows,
-                          a.shape.width, vocabulary);
+    head_backward_input(a, targets, factor, w);
+    head_backward_weight(a, g);
+}
+
+template <class Real>
+void norm_backward_input(activations<Real>& a, const norm_pointers<const Real>& w) {
+    line(a.dstream.data(), a.rows * a.shape.width).setZero();
+    layernorm_backward_input(a.dstream.data(), a.dnormal.data(), a.stream(a.blocks.size()), a.mean.data(),
+                             a.inverse.data(), w.weight, a.rows, a.shape.width);
+}
+
+template <class Real>
+void norm_backward_weight(activations<Real>& a, const norm_pointers<Real>& g) {
+    layernorm_backward_weight(g.weight, g.bias, a.dnormal.data(), a.stream(a.blocks.size()), a.mean.data(),
+                              a.inverse.data(), a.rows, a.shape.width);
 }
 
 template <class Real>
 void norm_backward(activations<Real>& a, const norm_pointers<const Real>& w, const norm_pointers<Real>& g) {
-    line(a.dstream.data(), a.rows * a.shape.width).setZero();
-    layernorm_backward(a.dstream.data(), g.weight, g.bias, a.dbranch.data(), a.stream(a.blocks.size()), a.mean.data(),
-                       a.inverse.data(), w.weight, a.rows, a.shape.width);
+    norm_backward_input(a, w);
+    norm_backward_weight(a, g);
+}
+
+template <class Real>
+void block_backward_input(activations<Real>& a, std::size_t l, const block_pointers<const Real>& w) {
+    const auto [layers, width, heads, context] = a.shape;
+    auto& b = a.blocks[l];
+    auto& d = a.gradients_of(l);
+    Real *dstream = a.dstream.data(), *dbranch = a.dbranch.data();
+    line(d.out.data(), a.rows * width) = line(dstream, a.rows * width);
+    matmul_backward_input(d.wide.data(), dstream, w.fcprojw, a.rows, 4 * width, width);
+    gelu_backward(d.wide.data(), a.wide_scratch.data(), d.wide.data(), b.wide.data(), a.rows * 4 * width);
+    matmul_backward_input(d.ln2.data(), d.wide.data(), w.fcw, a.rows, width, 4 * width);
+    layernorm_backward_input(dstream, d.ln2.data(), b.middle.data(), b.ln2_mean.data(), b.ln2_inverse.data(), w.ln2w,
+                             a.rows, width);
+    line(d.middle.data(), a.rows * width) = line(dstream, a.rows * width);
+    matmul_backward_input(dbranch, dstream, w.projw, a.rows, width, width);
+    attention_backward(d.qkv.data(), a.square_scratch.data(), dbranch, b.qkv.data(), b.attention.data(),
+                       a.rows / context, context, width, heads);
+    matmul_backward_input(d.ln1.data(), d.qkv.data(), w.qkvw, a.rows, width, 3 * width);
+    layernorm_backward_input(dstream, d.ln1.data(), a.stream(l), b.ln1_mean.data(), b.ln1_inverse.data(), w.ln1w,
+                             a.rows, width);
+}
+
+template <class Real>
+void block_backward_weight(activations<Real>& a, std::size_t l, const block_pointers<Real>& g) {
+    const integer width = a.shape.width;
+    const auto& b = a.blocks[l];
+    const auto& d = a.gradients_of(l);
+    matmul_backward_weight(g.fcprojw, g.fcprojb, d.out.data(), b.gelu.data(), a.rows, 4 * width, width);
+    matmul_backward_weight(g.fcw, g.fcb, d.wide.data(), b.ln2.data(), a.rows, width, 4 * width);
+    layernorm_backward_weight(g.ln2w, g.ln2b, d.ln2.data(), b.middle.data(), b.ln2_mean.data(), b.ln2_inverse.data(),
+                              a.rows, width);
+    matmul_backward_weight(g.projw, g.projb, d.middle.data(), b.attended.data(), a.rows, width, width);
+    matmul_backward_weight(g.qkvw, g.qkvb, d.qkv.data(), b.ln1.data(), a.rows, width, 3 * width);
+    layernorm_backward_weight(g.ln1w, g.ln1b, d.ln1.data(), a.stream(l), b.ln1_mean.data(), b.ln1_inverse.data(),
+                              a.rows, width);
 }
 
 template <class Real>
 void block_backward(activations<Real>& a, std::size_t l, const block_pointers<const Real>& w,
                     const block_pointers<Real>& g) {
-    const auto [layers, width, heads, context] = a.shape;
-    auto& b = a.blocks[l];
-    Real *dstream = a.dstream.data(), *dbranch = a.dbranch.data(), *dwide = a.dwide.data();
-    matmul_backward(dwide, g.fcprojw, g.fcprojb, dstream, b.gelu.data(), w.fcprojw, a.rows, 4 * width, width);
-    gelu_backward(dwide, a.wide_scratch.data(), dwide, b.wide.data(), a.rows * 4 * width);
-    matmul_backward(dbranch, g.fcw, g.fcb, dwide, b.ln2.data(), w.fcw, a.rows, width, 4 * width);
-    layernorm_backward(dstream, g.ln2w, g.ln2b, dbranch, b.middle.data(), b.ln2_mean.data(), b.ln2_inverse.data(),
-                       w.ln2w, a.rows, width);
-    matmul_backward(dbranch, g.projw, g.projb, dstream, b.attended.data(), w.projw, a.rows, width, width);
-    attention_backward(dwide, a.square_scratch.data(), dbranch, b.qkv.data(), b.attention.data(), a.rows / context,
-                       context, width, heads);
-    matmul_backward(dbranch, g.qkvw, g.qkvb, dwide, b.ln1.data(), w.qkvw, a.rows, width, 3 * width);
-    layernorm_backward(dstream, g.ln1w, g.ln1b, dbranch, a.stream(l), b.ln1_mean.data(), b.ln1_inverse.data(), w.ln1w,
-                       a.rows, width);
+    block_backward_input(a, l, w);
+    block_backward_weight(a, l, g);
+}
+
+/// The embedding has no input part: bytes have no gradient.
+template <class Real>
+void places_backward(activations<Real>& a, Real* wpe) {
+    positions_backward(wpe, a.dstream.data(), a.rows, a.shape.context, a.shape.width);
+}
+
+template <class Real>
+void table_backward(activations<Real>& a, std::span<const std::uint8_t> inputs, Real* wte) {
+    lookup_backward(wte, a.dstream.data(), inputs.data(), a.rows, a.shape.width);
 }
 
 template <class Real>
 void embedding_backward(activations<Real>& a, std::span<const std::uint8_t> inputs, const embedding_pointers<Real>& g) {
-    encoder_backward(g.wte, g.wpe, a.dstream.data(), inputs.data(), a.rows, a.shape.context, a.shape.width);
+    places_backward(a, g.wpe);
+    table_backward(a, inputs, g.wte);
 }
 
 }  // namespace gpt

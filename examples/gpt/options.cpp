@@ -1,6 +1,8 @@
 // The options of the example trainers: what they are called, and which of them contradict each other.
 #include "options.hpp"
 
+#include "pipeline.hpp"
+
 #include <CLI/CLI.hpp>
 
 #include <cstdlib>
@@ -42,14 +44,22 @@ void add_trainer_options(CLI::App& app, options& o) {
                    "skip a step whose loss or norm is so many deviations high; 0: never")
         ->check(from_zero);
     app.add_option("--eval-every", o.eval_every, "steps from one validation to the next; 0: none")->check(from_zero);
-    app.add_option("--sample-bytes", o.sample_bytes, "bytes to write at the end")->check(from_zero);
+    if (o.stages == 1) {
+        app.add_option("--sample-bytes", o.sample_bytes, "bytes to write at the end")->check(from_zero);
+    }
     app.add_option("--seed", o.seed, "seed of initial values, batches and sample");
     app.add_option("--report", o.report, "file for the report (JSON)");
 }
 
 void add_sharding_options(CLI::App& app, options& o) {
-    app.add_option("--backend", o.backend, "communicator")->check(CLI::IsMember({"self", "threads", "mpi"}));
+    const bool pipeline = o.stages > 1;
+    app.add_option("--backend", o.backend, "communicator")
+        ->check(pipeline ? CLI::IsMember({"threads", "mpi"}) : CLI::IsMember({"self", "threads", "mpi"}));
     app.add_option("--ranks", o.ranks, "ranks; for mpi the world's size")->check(number_check(false));
+    if (pipeline) {
+        app.add_option("--schedule", o.schedule, "order of forwards and backwards on a stage")
+            ->check(CLI::IsMember({"gpipe", "1f1b", "interleaved", "split"}));
+    }
     app.add_option("--strategy", o.strategy,
                    "no_shard, shard_optimizer, shard_gradients, full_shard, hybrid_shard, hybrid_full_shard "
                    "or sharding:P,G,O");
@@ -64,18 +74,36 @@ void add_sharding_options(CLI::App& app, options& o) {
 }  // namespace
 
 void check_division(const options& o, integer ranks) {
-    const integer parts = ranks * o.microbatches;
+    if (ranks % o.stages != 0) {
+        throw early_end(std::to_string(ranks) + " ranks cannot be divided among " + std::to_string(o.stages) +
+                            " stages; choose a multiple of " + std::to_string(o.stages),
+                        2);
+    }
+    if (o.schedule == "interleaved" && o.microbatches % o.stages != 0) {
+        throw early_end("--schedule interleaved takes microbatches in groups of " + std::to_string(o.stages) +
+                            ", one for each stage; --microbatches " + std::to_string(o.microbatches) +
+                            " is no multiple of it",
+                        2);
+    }
+    const integer sharing = ranks / o.stages, parts = sharing * o.microbatches;
     if (o.batch % parts != 0) {
-        throw early_end("--batch " + std::to_string(o.batch) + " cannot be divided by ranks x microbatches = " +
-                            std::to_string(ranks) + " x " + std::to_string(o.microbatches) + " = " +
-                            std::to_string(parts) + "; choose a multiple of " + std::to_string(parts),
+        throw early_end("--batch " + std::to_string(o.batch) + " cannot be divided by " +
+                            (o.stages > 1 ? "ranks of a stage" : "ranks") +
+                            " x microbatches = " + std::to_string(sharing) + " x " + std::to_string(o.microbatches) +
+                            " = " + std::to_string(parts) + "; choose a multiple of " + std::to_string(parts),
                         2);
     }
 }
 
-options parse_options(int argc, const char* const* argv, bool sharded) {
+options parse_options(int argc, const char* const* argv, bool sharded, integer stage_count) {
     options o;
-    CLI::App app{sharded ? "Trains a small GPT of bytes, sharded over ranks." : "Trains a small GPT of bytes."};
+    o.stages = stage_count;
+    if (stage_count > 1) {
+        o.microbatches = 4;
+    }
+    CLI::App app{stage_count > 1 ? "Trains a small GPT of bytes in a pipeline of stages, each sharded over ranks."
+                 : sharded       ? "Trains a small GPT of bytes, sharded over ranks."
+                                 : "Trains a small GPT of bytes."};
     app.option_defaults()->always_capture_default()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     add_trainer_options(app, o);
     if (sharded) {
@@ -91,6 +119,12 @@ options parse_options(int argc, const char* const* argv, bool sharded) {
     if (o.shape.width % o.shape.heads != 0) {
         throw early_end("--width " + std::to_string(o.shape.width) + " cannot be divided by --heads " +
                             std::to_string(o.shape.heads),
+                        2);
+    }
+    const integer chunks = o.stages * static_cast<integer>(chunks_of_a_stage(o.schedule));
+    if (stage_count > 1 && o.shape.layers < chunks) {
+        throw early_end("--layers " + std::to_string(o.shape.layers) + " are too few: --schedule " + o.schedule +
+                            " cuts them into " + std::to_string(chunks) + " chunks",
                         2);
     }
     if (o.backend == "self" && o.ranks > 1) {

@@ -25,6 +25,10 @@ struct options {
     std::string accumulate = "each";
     integer ranks = 0;  // 0: 4 for threads, 1 for self, the size of the world for mpi
 
+    // Read by the pipeline trainer alone.
+    std::string schedule = "1f1b";
+    integer stages = 1;  // ranks of one stage share a batch
+
     integer tokens() const { return batch * shape.context; }
 };
 
@@ -37,8 +41,9 @@ struct early_end : std::runtime_error {
 /// `ranks` share a batch: throws a sentence with the numbers where they cannot.
 void check_division(const options& o, integer ranks);
 
-/// The options of a program; early_end for help and for what cannot work. `sharded`: the library is used.
-options parse_options(int argc, const char* const* argv, bool sharded);
+/// The options of a program; early_end for help and for what cannot work. `sharded`: the library is used, behind
+/// `stage_count` stages of a pipeline.
+options parse_options(int argc, const char* const* argv, bool sharded, integer stage_count = 1);
 
 /// Runs the body of main; every error is one line on stderr and a non-zero exit.
 template <class Body>

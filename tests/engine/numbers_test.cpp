@@ -68,6 +68,28 @@ TEST_CASE("a group of one multiplies by the late factor and issues nothing") {
     }
 }
 
+TEST_CASE("what is written into the gradients of a step is in its norm and its update") {
+    under_every_policy([](const policy_type& policy) {
+        std::vector<std::vector<float>> out(2);
+        std::vector<double> before(2), after(2);
+        run_threads(2, [&](threads_communicator world) {
+            hand one(world, policy, {4});
+            one.microbatch(3);
+            before[world.rank()] = one.model.gradient_norm();
+            const auto gradients = one.model.write_gradients();
+            for (const auto& slice : one.model.owned()) {
+                for (std::size_t i = 0; i < slice.count; ++i) gradients[slice.arena_offset + i] += 2;
+            }
+            after[world.rank()] = one.model.gradient_norm();
+            one.optimizer.step();
+            out[world.rank()] = one.weights();
+        });
+        CHECK(before == std::vector<double>{6, 6});   // of four threes
+        CHECK(after == std::vector<double>{10, 10});  // of four fives
+        CHECK(all_are(out, -5));
+    });
+}
+
 TEST_CASE("the norm of a gradient that every rank holds is not multiplied by ranks") {
     under_every_policy([](const policy_type& policy) {
         std::vector<double> norms(4);

@@ -7,6 +7,7 @@
 
 #include <ctime>
 #include <string>
+#include <thread>
 #include <vector>
 
 using namespace reshard;
@@ -125,4 +126,28 @@ TEST_CASE("a rank that arrives after its peers gave up does not wait for ever") 
         why = error.what();
     }
     CHECK(why.find("E-TIME-1") != std::string::npos);
+}
+
+TEST_CASE("a fault in another group is a peer's, also on the rank of the same number there") {
+    const auto trains = [](threads_communicator world) {
+        const auto group = world.split(world.rank() / 2, world.rank());
+        model_type model{group.view()};
+        model.add_unit("unit", {{"weight", {6}}});
+        sevens(model);
+        if (world.rank() == 0) throw std::runtime_error("ends here");
+        while (world.control().raised() == nullptr) std::this_thread::yield();
+        model.begin_step();
+    };
+    std::vector<std::string> seen(4);
+    const auto watched = [&](threads_communicator world) {
+        try {
+            trains(world);
+        } catch (const std::exception& failure) {
+            seen[world.rank()] = failure.what();
+            throw;
+        }
+    };
+    CHECK_THROWS_WITH(run_threads(4, watched), "ends here");
+    const std::string peers = "reshard [E-PEER-1] rank 0 failed: an exception ended its model";
+    CHECK(seen == std::vector<std::string>{"ends here", peers, peers, peers});
 }

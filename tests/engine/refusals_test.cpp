@@ -130,14 +130,17 @@ TEST_CASE("refused states") {
     model_of_six six;
     expect(error_of([&] { six.optimizer.step(); }), "E-STATE-4", {"step()", "0 steps so far"});
     expect(error_of([&] { six.model.discard_step(); }), "E-STATE-4", {"discard_step()"});
+    expect(error_of([&] { six.model.write_gradients(); }), "E-STATE-4", {"write_gradients()"});
     six.model.begin_step({.microbatches = 2});
     expect(error_of([&] { six.model.begin_step(); }), "E-STATE-7", {"step 1"});
-    expect(error_of([&] { six.model.gradients(); }), "E-STATE-16", {"step 1", "not final"});
+    expect(error_of([&] { six.model.gradients(); }), "E-STATE-16", {"gradients()", "step 1", "not final"});
+    expect(error_of([&] { six.model.write_gradients(); }), "E-STATE-16", {"write_gradients()", "not final"});
     {
         auto scope = six.units[0]->forward();
         expect(error_of([&] { auto opened = six.units[1]->forward(); }), "E-STATE-8",
                {"h.1", "number 2", "max_open is 1", "\"h.0\""});
         expect(error_of([&] { six.optimizer.step(); }), "E-STATE-5", {"step()"});
+        expect(error_of([&] { six.model.write_gradients(); }), "E-STATE-5", {"write_gradients()"});
         expect(error_of([&] { auto opened = six.model.write_weights(); }), "E-STATE-15", {"h.0"});
         expect(error_of([&] { auto opened = six.model.evaluate(); }), "E-STATE-14", {"h.0"});
         scope.weights_done();

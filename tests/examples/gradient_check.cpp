@@ -173,8 +173,10 @@ TEST_CASE("layernorm follows its formula and its gradients are slopes") {
     CHECK(largest_difference(out, expected) < 1e-12);
 
     numbers din(in.size(), 0.5), dweight(weight.size(), 0.25), dbias(bias.size(), 0.125);  // added to, not written
-    layernorm_backward(din.data(), dweight.data(), dbias.data(), seen.data(), in.data(), mean.data(), inverse.data(),
-                       weight.data(), rows, width);
+    layernorm_backward_input(din.data(), seen.data(), in.data(), mean.data(), inverse.data(), weight.data(), rows,
+                             width);
+    layernorm_backward_weight(dweight.data(), dbias.data(), seen.data(), in.data(), mean.data(), inverse.data(), rows,
+                              width);
     for (double& d : din) {
         d -= 0.5;
     }
@@ -211,8 +213,8 @@ TEST_CASE("matmul follows its formula and its gradients are slopes") {
     CHECK(largest_difference(out, expected) < 1e-12);
 
     numbers din(in.size(), 9), dweight(weight.size(), 0.25), dbias(bias.size(), 0.125);  // din is written
-    matmul_backward(din.data(), dweight.data(), dbias.data(), seen.data(), in.data(), weight.data(), rows, inputs,
-                    outputs);
+    matmul_backward_input(din.data(), seen.data(), weight.data(), rows, inputs, outputs);
+    matmul_backward_weight(dweight.data(), dbias.data(), seen.data(), in.data(), rows, inputs, outputs);
     for (double& d : dweight) {
         d -= 0.25;
     }
@@ -325,7 +327,8 @@ TEST_CASE("embedding adds token and position, and its gradients are slopes") {
     const auto seen = random_numbers(rows * width, "seen");
     numbers out(seen.size());
     const auto value = [&] {
-        encoder_forward(out.data(), tokens.data(), table.data(), positions.data(), rows, context, width);
+        lookup_forward(out.data(), tokens.data(), table.data(), rows, width);
+        positions_forward(out.data(), positions.data(), rows, context, width);
         return dot(out, seen);
     };
     value();
@@ -333,7 +336,8 @@ TEST_CASE("embedding adds token and position, and its gradients are slopes") {
     CHECK(out[5 * 5 + 4] == table[200 * 5 + 4] + positions[2 * 5 + 4]);
 
     numbers dtable(table.size()), dpositions(positions.size());
-    encoder_backward(dtable.data(), dpositions.data(), seen.data(), tokens.data(), rows, context, width);
+    lookup_backward(dtable.data(), seen.data(), tokens.data(), rows, width);
+    positions_backward(dpositions.data(), seen.data(), rows, context, width);
     CHECK(worst_error(table, dtable, value) < tolerance);
     CHECK(worst_error(positions, dpositions, value) < tolerance);
 }

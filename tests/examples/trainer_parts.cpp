@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "gpt/options.hpp"
+#include "gpt/pipeline.hpp"
 #include "gpt/random.hpp"
 #include "gpt/report.hpp"
 #include "gpt/sample.hpp"
@@ -12,6 +13,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -23,6 +25,7 @@
 #include <vector>
 
 using namespace gpt;
+using reshard::phase;
 
 namespace {
 
@@ -90,6 +93,69 @@ TEST_CASE("options: defaults, and what they become") {
     CHECK(all.tokens() == 96);
     CHECK(all.learning_rate == 1e-3);
     CHECK(all.reshard == "keep_last:1");
+}
+
+TEST_CASE("pipeline: every pass once, after what it needs, in as many ticks as there must be") {
+    const auto through = [](const std::vector<tick>& timeline, phase what, std::size_t chunk, std::size_t microbatch) {
+        std::size_t seen = 0, at = 0;
+        for (std::size_t t = 0; t < timeline.size(); ++t) {
+            for (std::size_t stage = 0; stage < stages; ++stage) {
+                const auto& one = timeline[t][stage];
+                if (!one || one->what != what || one->chunk != chunk || one->microbatch != microbatch) continue;
+                CHECK(chunk % stages == stage);
+                ++seen;
+                at = t;
+            }
+        }
+        CHECK(seen == 1);
+        return at;
+    };
+    for (const std::string schedule : {"gpipe", "1f1b", "interleaved", "split"}) {
+        for (const std::size_t microbatches : std::vector<std::size_t>{2, 4, 10}) {
+            CAPTURE(schedule);
+            CAPTURE(microbatches);
+            const auto timeline = timeline_of(schedule, microbatches);
+            const bool split = schedule == "split";
+            const std::size_t chunks = schedule == "interleaved" ? 4 : 2;
+            std::size_t passes = 0;
+            for (const tick& now : timeline)
+                passes += static_cast<std::size_t>(now[0].has_value()) + static_cast<std::size_t>(now[1].has_value());
+            CHECK(passes == microbatches * chunks * (split ? 3 : 2));
+            // The second stage starts a tick late, and the first ends a tick after it.
+            CHECK(timeline.size() == passes / 2 + (split ? 1 : 2));
+            for (std::size_t m = 0; m < microbatches; ++m) {
+                const phase back = split ? phase::backward_input : phase::backward;
+                std::size_t last = through(timeline, phase::forward, 0, m);
+                for (std::size_t c = 1; c < chunks; ++c) {
+                    const std::size_t at = through(timeline, phase::forward, c, m);
+                    CHECK(at > last);
+                    last = at;
+                }
+                for (std::size_t c = chunks; c-- > 0;) {
+                    const std::size_t at = through(timeline, back, c, m);
+                    CHECK(at > last);
+                    last = at;
+                    if (split) CHECK(through(timeline, phase::backward_weight, c, m) > at);
+                }
+            }
+        }
+    }
+}
+
+TEST_CASE("pipeline: how many microbatches the first stage holds at most") {
+    const auto most = [](const char* schedule) {
+        std::size_t held = 0, largest = 0;
+        for (const tick& now : timeline_of(schedule, 8)) {
+            if (!now[0] || now[0]->what == phase::backward_weight) continue;
+            held = now[0]->is_forward() ? held + 1 : held - 1;
+            largest = std::max(largest, held);
+        }
+        return largest;
+    };
+    CHECK(most("gpipe") == 8);
+    CHECK(most("1f1b") == 2);
+    CHECK(most("split") == 2);
+    CHECK(most("interleaved") == 5);  // of its 16 halves
 }
 
 TEST_CASE("options that cannot work end with one line and status 2, help with status 0") {

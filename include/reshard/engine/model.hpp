@@ -97,16 +97,13 @@ public:
         return {reinterpret_cast<master_type*>(state_.masters.data()), state_.owned};
     }
     /// The sums of this step over this rank's trainable elements. Throws while a reduction is still to come.
-    std::span<const accumulate_type> gradients() {
-        detail::require_usable(state_);
-        if (state_.at == detail::stage::in_step && !detail::step_is_through(state_)) {
-            throw state_error("E-STATE-16", text("gradients() in step ", state_.step,
-                                                 " before its last backward: they are "
-                                                 "not final"));
-        }
-        require_built();
-        detail::join_step(state_);
-        return {reinterpret_cast<const accumulate_type*>(state_.gradients.data()), state_.trainable};
+    std::span<const accumulate_type> gradients() { return detail::final_gradients(state_, "gradients()"); }
+    /// The same to be changed before the step ends, on the compute stream: to add what other stages of a pipeline found
+    /// for tied weights. Called by all ranks, also those that change nothing; the norm is taken anew after it.
+    std::span<accumulate_type> write_gradients() {
+        detail::require_step_through(state_, "write_gradients()");
+        state_.votes_current = false;
+        return detail::final_gradients(state_, "write_gradients()");
     }
     /// Where every rank holds whole masters (no_shard): all take rank `root`'s. Elsewhere nothing is held twice.
     void synchronize_weights(std::size_t root = 0) {

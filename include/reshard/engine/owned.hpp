@@ -79,6 +79,19 @@ std::vector<owned_slice<State>> list_owned(State& state) {
     return found;
 }
 
+/// Builds the model if needed; the compute stream is behind every reduction.
+template <class State>
+std::span<typename State::accumulate_type> final_gradients(State& state, const char* call) {
+    require_usable(state);
+    if (state.at == stage::in_step && !step_is_through(state)) {
+        throw state_error("E-STATE-16",
+                          text(call, " in step ", state.step, " before its last backward: they are not final"));
+    }
+    if (state.at == stage::declaring) build(state);
+    join_step(state);
+    return {reinterpret_cast<typename State::accumulate_type*>(state.gradients.data()), state.trainable};
+}
+
 template <class State>
 void store_masters(State& state, std::size_t at, std::span<const typename State::master_type> values) {
     auto* masters = reinterpret_cast<typename State::master_type*>(state.masters.data());

@@ -253,7 +253,8 @@ void require_usable(State& state) {
     }
     if (const fault_report* fault = state.world.control().raised()) [[unlikely]] {
         state.poisoned = true;
-        if (fault->rank != state.rank()) throw peer_error(fault->rank, fault->text);
+        // Its rank is one of the whole team, which a group that was split off numbers otherwise.
+        if (fault->text != state.poison_text) throw peer_error(fault->rank, fault->text);
     }
     if (state.poisoned) [[unlikely]] {
         throw state_error("E-STATE-1",
