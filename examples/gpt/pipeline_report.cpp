@@ -28,12 +28,18 @@ void unit_forecast::add_step(bool weights_seen, bool skipped) {
         sum_[u].gathers += more.gathers;
         sum_[u].refreshes += skipped ? 0 : more.refreshes;
         sum_[u].reductions += more.reductions;
+        sum_[u].secondary_gathers += more.secondary_gathers;
+        sum_[u].outer_reductions += more.outer_reductions;
     }
 }
 
 nlohmann::ordered_json to_json(const stage_facts& f) {
     const auto numbers = [](const reshard::unit_counts& c) {
-        return nlohmann::ordered_json{{"gathers", c.gathers}, {"refreshes", c.refreshes}, {"reductions", c.reductions}};
+        return nlohmann::ordered_json{{"gathers", c.gathers},
+                                      {"secondary_gathers", c.secondary_gathers},
+                                      {"refreshes", c.refreshes},
+                                      {"reductions", c.reductions},
+                                      {"outer_reductions", c.outer_reductions}};
     };
     nlohmann::ordered_json out = to_json(f.sharding);
     out["stage"] = f.stage;
@@ -51,15 +57,15 @@ nlohmann::ordered_json to_json(const stage_facts& f) {
 
 std::string units_table(const nlohmann::ordered_json& stages) {
     char text[160];
-    std::string out = "                        gathers              refreshes            reductions\n"
-                      "stage unit       predicted measured   predicted measured   predicted measured\n";
+    std::string out =
+        "predicted, measured      gathers    within group       refreshes      reductions  between blocks\n";
     for (const auto& stage : stages) {
         for (const auto& unit : stage["units"]) {
-            std::snprintf(text, sizeof text, "%5zu %-8s", stage["stage"].get<std::size_t>(),
+            std::snprintf(text, sizeof text, "%5zu %-10s", stage["stage"].get<std::size_t>(),
                           unit["name"].get<std::string>().c_str());
             out += text;
-            for (const char* kind : {"gathers", "refreshes", "reductions"}) {
-                std::snprintf(text, sizeof text, "   %9zu %8zu", unit["predicted"][kind].get<std::size_t>(),
+            for (const char* kind : {"gathers", "secondary_gathers", "refreshes", "reductions", "outer_reductions"}) {
+                std::snprintf(text, sizeof text, " %7zu %7zu", unit["predicted"][kind].get<std::size_t>(),
                               unit["measured"][kind].get<std::size_t>());
                 out += text;
             }

@@ -59,7 +59,8 @@ def layers_differ(seen):
 
 def expected_counts(strategy, policy, once):
     """Gathers, refreshes and reductions of a unit in a step behind no evaluation; None: not the same for all units."""
-    gathers = {"reshard_always": 2 * MICROBATCHES, "reshard_never": None, "keep_until_step": 1}[policy]
+    gathers = {"reshard_always": 2 * MICROBATCHES, "reshard_never": None}.get(policy, 1)
+    once = once or policy == "pipeline_default"
     if strategy != "full_shard":
         gathers = 0
     refreshes = int(strategy in ("shard_optimizer", "shard_gradients"))
@@ -70,7 +71,7 @@ def figures_differ(seen, strategy, policy, once):
     if len(seen["stages"]) != 2:
         return f"{len(seen['stages'])} stages"
     gathers, refreshes, reductions = expected_counts(strategy, policy, once)
-    warm = sum(step % 5 == 0 for step in range(STEPS)) if policy == "keep_until_step" else 0  # gathered by validations
+    warm = sum(step % 5 == 0 for step in range(STEPS)) if gathers == 1 else 0  # gathered by validations
     for stage in seen["stages"]:
         for unit in stage["units"]:
             measured = unit["measured"]
@@ -113,11 +114,13 @@ def grid(plain):
         for policy in POLICIES:
             compare(plain, "threads", schedule, "full_shard", policy)
         compare(plain, "threads", schedule, "full_shard", "keep_until_step", "once")
+        compare(plain, "threads", schedule, "full_shard", "pipeline_default")
         compare(plain, "threads", schedule, "shard_gradients", "reshard_always", kind="float")
         compare(plain, "mpi", schedule, "full_shard", "reshard_always")
     for strategy in ("no_shard", "shard_optimizer"):
         compare(plain, "threads", "1f1b", strategy, "reshard_always")
     compare(plain, "mpi", "split", "full_shard", "keep_until_step", "once")
+    compare(plain, "mpi", "1f1b", "full_shard", "pipeline_default")
     compare(plain, "mpi", "interleaved", "shard_optimizer", "reshard_always")
 
 
@@ -137,6 +140,27 @@ def shapes():
                 ended = ended or ("" if all(counted) and not stage["missed_prefetches"] else f"{stage}")
             report.check(not ended, name, ended)
         report.check(not why, f"plain_gpt, {layers} layers, {microbatches} microbatches", why)
+
+
+def groups():
+    """Stages of four ranks: smaller groups and blocks inside each stage."""
+    size = ["--type", "double", "--microbatches", "2"]
+    plain, why = trained("plain_gpt", "plain of groups", *size)
+    for strategy, policy, topology in (("full_shard", "reshard_to_group:2", "flat"),
+                                       ("full_shard", "reshard_to_group:2,until_step", "flat"),
+                                       ("hybrid_shard", "reshard_always", "mesh:2x2"),
+                                       ("hybrid_full_shard", "pipeline_default", "mesh:2x2")):
+        for schedule in SCHEDULES:
+            name = f"8 ranks, {strategy} {policy} {topology}, {schedule}"
+            seen, ended = (None, why) if why else trained(
+                "pipeline_gpt", name, *size, "--ranks", "8", "--schedule", schedule, "--strategy", strategy,
+                "--reshard", policy, "--topology", topology)
+            ended = ended or curve_differs(plain, seen, TOLERANCE["double"])
+            for stage in seen["stages"] if seen else []:
+                counted = [unit["predicted"] == unit["measured"] for unit in stage["units"]]
+                same = all(counted) and stage["collectives"] == stage["predicted"] and not stage["missed_prefetches"]
+                ended = ended or ("" if same else f"{stage}")
+            report.check(not ended, name, ended)
 
 
 def refusals():
@@ -166,6 +190,7 @@ def main():
             report.end()
     grid(plain)
     shapes()
+    groups()
     refusals()
     shutil.rmtree(WORK)
     report.end()

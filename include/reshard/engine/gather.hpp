@@ -40,7 +40,7 @@ void fill_from_masters(State& state, unit_record& unit, std::byte* buffer, const
         if (unit.part.parts == 1) continue;
         if (State::may_have_blocks && splits(plan)) {
             const std::size_t block = bytes / state.plan.inner(), mine = state.rank() % state.plan.inner();
-            gather_in_place(state, unit, rank_set::outer, base + mine * block, block, stream, what);
+            gather_in_place(state, unit, rank_set::outer, base + mine * block, block, stream, "refresh between blocks");
         }
         gather_in_place(state, unit, rests_inner(plan) ? rank_set::inner : rank_set::whole, base, bytes, stream, what);
     }

@@ -61,7 +61,7 @@ template <class State, class Number>
 void sum_in_place(State& state, const unit_record& unit, collective what, rank_set set, std::span<Number> values,
                   typename State::stream_ref stream) {
     issue_collective(state, {unit.index, what, dtype_of<Number>, 0, set, values.size(), 0}, [&](const auto& group) {
-        const label name{"reduce", unit.name.c_str()};
+        const label name{set == rank_set::outer ? "reduce between blocks" : "reduce", unit.name.c_str()};
         if (what == collective::reduce_scatter) {
             group.reduce_scatter_in_place(values, stream, name);
         } else {

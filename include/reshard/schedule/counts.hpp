@@ -137,7 +137,6 @@ inline void add_reductions(group_counts& sum, const model_plan& plan, const unit
         if (!part.trainable || part.elements == 0) continue;
         const std::size_t bytes = part.elements * size_of(plan.gradient);
         const operation_count whole = ring(bytes, plan.ranks), inner = ring(bytes, plan.inner());
-        const operation_count outer = ring(part.elements / plan.inner() * size_of(plan.accumulate), plan.outer);
         if (how == reduction::all_reduce) {
             sum[rank_set::whole].all_reduce += {times, times * 2 * whole.bytes};
         } else if (how == reduction::scatter) {
@@ -145,24 +144,26 @@ inline void add_reductions(group_counts& sum, const model_plan& plan, const unit
         } else {
             sum[rank_set::inner].reduce_scatter += {times, times * inner.bytes};
         }
-        if (how == reduction::inner_and_outer) sum[rank_set::outer].reduce_scatter += {times, times * outer.bytes};
     }
 }
 
-/// What comes once a step over the outer group, in the accumulate type.
+/// What goes over the outer group, in the accumulate type.
 inline void add_outer_reductions(group_counts& sum, const model_plan& plan, const unit_plan& unit, std::size_t times) {
     const reduction how = reduction_of(plan, unit);
     for (const segment_plan& part : unit.segments) {
         if (!part.trainable || part.elements == 0) continue;
         const operation_count outer = ring(part.elements / plan.inner() * size_of(plan.accumulate), plan.outer);
         if (how == reduction::inner_all) sum[rank_set::outer].all_reduce += {times, times * 2 * outer.bytes};
-        if (how == reduction::inner_scatter) sum[rank_set::outer].reduce_scatter += {times, times * outer.bytes};
+        if (how == reduction::inner_scatter || how == reduction::inner_and_outer)
+            sum[rank_set::outer].reduce_scatter += {times, times * outer.bytes};
     }
 }
 
-inline bool reduces_outer(const model_plan& plan, const unit_plan& unit) {
+/// Whether a reduction goes on over the outer group: at once, or behind the last microbatch.
+inline bool reduces_outer(const model_plan& plan, const unit_plan& unit, bool last) {
     const reduction how = reduction_of(plan, unit);
-    return how == reduction::inner_all || how == reduction::inner_scatter;
+    return how == reduction::inner_and_outer ||
+           (last && (how == reduction::inner_all || how == reduction::inner_scatter));
 }
 
 /// `bytes` from every rank to every rank.

@@ -147,7 +147,7 @@ private:
         live.gradients -= needs_[index].gradient_bytes;
         if (!reduces(plan_) || gradient_elements(plan_.units[index]) == 0) return;
         ++counts[index].reductions;
-        if (last && reduces_outer(plan_, plan_.units[index])) ++counts[index].outer_reductions;
+        if (reduces_outer(plan_, plan_.units[index], last)) ++counts[index].outer_reductions;
     }
 
     const order_list& order_;
