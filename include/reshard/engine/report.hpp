@@ -98,16 +98,19 @@ inline std::string bytes_text(std::size_t bytes) {
     return unit == 0 ? text(bytes, " B") : text(scaled / 10, ".", scaled % 10, " ", units[unit]);
 }
 
-/// "16 ranks = 2 blocks of 8", and what goes between and within them in a step of one microbatch.
+/// How ranks are grouped and what goes over which group, where there is more than one; why a plan was chosen.
 template <class State>
 std::string groups_text(const State& state, const step_prediction& step) {
-    std::string out = text("groups     ", state.shape.outer, state.shape.outer == 1 ? " block of " : " blocks of ",
-                           state.shape.inner, " ranks; sent a rank:");
-    for (const rank_set which : {rank_set::whole, rank_set::inner, rank_set::outer, rank_set::secondary}) {
-        const operation_count all = step.groups[which].total();
-        if (all.calls != 0) out.append(text(" ", name_of(which), " ", bytes_text(all.bytes), ","));
+    std::string out;
+    if (!(step.groups.sum() == step.groups[rank_set::whole])) {
+        out = text("groups     ", state.shape.outer, state.shape.outer == 1 ? " block of " : " blocks of ",
+                   state.shape.inner, " ranks; sent a rank:");
+        for (const rank_set which : {rank_set::whole, rank_set::inner, rank_set::outer, rank_set::secondary}) {
+            const operation_count all = step.groups[which].total();
+            if (all.calls != 0) out.append(text(" ", name_of(which), " ", bytes_text(all.bytes), ","));
+        }
+        out.back() = '\n';
     }
-    out.back() = '\n';
     if constexpr (ChosenReshard<typename State::reshard_type>) {
         if (!state.policy.reshard.why().empty()) out.append(text("chosen     ", state.policy.reshard.why(), "\n"));
     }
@@ -139,8 +142,7 @@ std::string describe(const State& state) {
     out.append(text("traffic    ", bytes_text(sends.total().bytes),
                     " sent a rank and step of one microbatch: ", sends.all_gather.calls, " all-gathers, ",
                     sends.reduce_scatter.calls, " reduce-scatters, ", sends.all_reduce.calls, " all-reduces\n"));
-    if (!state.alone()) out.append(groups_text(state, step));
-    return out;
+    return out + groups_text(state, step);
 }
 
 }  // namespace detail
