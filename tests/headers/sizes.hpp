@@ -54,7 +54,7 @@ static_assert(sizeof(order_cursor) == 16);
 static_assert(sizeof(slot_need) == 32);
 static_assert(sizeof(slot_options) == 24);
 static_assert(sizeof(segment_plan) == 16);
-static_assert(sizeof(unit_plan) == 72);
+static_assert(sizeof(unit_plan) == 80);
 static_assert(sizeof(operation_count) == 16);
 static_assert(sizeof(collective_counts) == 48);
 
@@ -76,18 +76,18 @@ static_assert(sizeof(traffic) == 16);
 
 // The engine.
 static_assert(sizeof(model_options) == 56);
-static_assert(sizeof(unit_options) == 8);
+static_assert(sizeof(unit_options) == 128);
 static_assert(sizeof(step_options) == 24);
 static_assert(sizeof(commit_options) == 32);
 static_assert(sizeof(metric) == 8);
 static_assert(sizeof(state_handle) == 8);
-static_assert(sizeof(detail::unit_record) == 312);
+static_assert(sizeof(detail::unit_record) == 600);
 static_assert(sizeof(detail::update_call) == 16);
 static_assert(sizeof(detail::shared_buffer<immediate_device>) == 56);
 static_assert(sizeof(detail::shared_buffer<host_device>) == 72);
 
 using model = sharded_model<policy<>, self_communicator>;
-static_assert(sizeof(model::unit) == 320);
+static_assert(sizeof(model::unit) == 608);
 static_assert(sizeof(model::unit::forward_scope) == 32);
 static_assert(sizeof(model::unit::backward_scope) == 32);
 static_assert(sizeof(adamw_step) == 104);

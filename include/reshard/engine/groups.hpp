@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>
@@ -47,40 +48,33 @@ group_shape resolve_shape(const Policy& policy, const World& world) {
     return {};  // not reached: such topologies are by nodes
 }
 
-/// Views of the groups, one per set of ranks however many units use it. A group that nothing needs is not made.
+/// Views of the groups, one per set of ranks however many units use it; number 0 is the whole. A group that nothing
+/// needs is not made.
 template <class World>
 class rank_groups {
 public:
-    explicit rank_groups(World whole) : whole_(whole) {}
+    explicit rank_groups(World whole) : made_{{rank_set::whole, whole}} {}
 
-    const World& whole() const { return whole_; }
-    /// `ranks` tells secondary groups of several sizes apart.
-    const World& of(rank_set which, std::size_t ranks) const {
-        if (which == rank_set::whole) return whole_;
-        for (const made& one : made_) {
-            if (one.which == which && one.view.size() == ranks) return one.view;
-        }
-        throw topology_error("E-TOPOLOGY-6", text("no ", name_of(which), " group of ", ranks, " ranks was made"));
-    }
+    const World& operator[](std::uint32_t number) const { return made_[number].view; }
 
-    /// Collective, in the same order on all ranks; a group that exists is not made again.
-    void make(rank_set which, std::size_t ranks, std::size_t colour) {
-        for (const made& one : made_) {
-            if (one.which == which && one.view.size() == ranks) return;
+    /// The number of the group; a new one is split off, collectively and in the same order on all ranks.
+    std::uint32_t make(rank_set which, std::size_t ranks, std::size_t colour) {
+        for (std::uint32_t number = 0; number < made_.size(); ++number) {
+            if (made_[number].which == which && made_[number].view.size() == ranks) return number;
         }
+        const World whole = made_.front().view;
         if constexpr (Splittable<World>) {
-            owners_.push_back(whole_.split(colour, whole_.rank()));
+            owners_.push_back(whole.split(colour, whole.rank()));
             made_.push_back({which, named_view(owners_.back(), which)});
         } else {
             throw topology_error("E-TOPOLOGY-5",
                                  text("the policy needs an ", name_of(which), " group of ", ranks,
                                       " ranks, and this communicator cannot make smaller groups (it has no split()): ",
-                                      whole_.describe()));
+                                      whole.describe()));
         }
+        return static_cast<std::uint32_t>(made_.size() - 1);
     }
-
     void prepare(std::size_t bytes) const {
-        whole_.prepare(bytes);
         for (const made& one : made_) one.view.prepare(bytes);
     }
 
@@ -99,7 +93,6 @@ private:
         }
     }
 
-    World whole_;
     std::vector<typename World::owner> owners_;
     std::vector<made> made_;
 };

@@ -193,13 +193,16 @@ template <class State>
 void make_groups(State& state) {
     if constexpr (may_split<typename State::policy_type>) {
         const std::size_t inner = state.plan.inner(), rank = state.rank();
-        for (const unit_plan& unit : state.plan.units) {
-            if (rests_inner(unit)) {
-                state.groups.make(rank_set::inner, inner, rank / inner);
-                state.groups.make(rank_set::outer, state.plan.outer, rank % inner);
+        for (unit_record* unit : state.units) {
+            const auto make = [&](rank_set which, std::size_t ranks, std::size_t colour) {
+                unit->groups[static_cast<std::size_t>(which)] = state.groups.make(which, ranks, colour);
+            };
+            if (rests_inner(state.plan.units[unit->index])) {
+                make(rank_set::inner, inner, rank / inner);
+                make(rank_set::outer, state.plan.outer, rank % inner);
                 if (state.outer_streams.empty()) state.outer_streams.push_back(state.device.make_stream("outer"));
             }
-            if (unit.group > 1) state.groups.make(rank_set::secondary, unit.group, rank / unit.group);
+            if (unit->group > 1) make(rank_set::secondary, unit->group, rank / unit->group);
         }
     }
 }

@@ -65,6 +65,7 @@ struct unit_record {
     std::uint32_t slice_buffer = no_buffer;  // a slice of the block in the compute type, gathered from within the block
     std::byte* secondary = nullptr;          // a slice of the secondary group
     std::size_t group = 1;                   // ranks of that group; 1: none
+    std::uint32_t groups[rank_sets] = {};    // their numbers among the groups of the model
     sliced_bytes slices, secondary_slices;   // where segments begin in the two
     std::vector<std::size_t> partial;        // per segment: where sums over the block begin in their arena
     std::byte* parameters = nullptr;         // what scopes show

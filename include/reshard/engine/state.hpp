@@ -187,10 +187,7 @@ struct model_state {
 
     /// The group that a unit's collectives of this kind run over.
     const World& group(rank_set which, const unit_record& unit) const {
-        return which == rank_set::whole ? world
-                                        : groups.of(which, which == rank_set::inner   ? plan.inner()
-                                                           : which == rank_set::outer ? plan.outer
-                                                                                      : unit.group);
+        return groups[unit.groups[static_cast<std::size_t>(which)]];
     }
 
     bool keeps_after_forward(const unit_record& unit) const {

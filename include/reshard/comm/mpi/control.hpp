@@ -122,15 +122,18 @@ public:
     /// "waits for rank 1; rank 1 has issued ..." for operation `number` of `group`, as asked last.
     std::string awaited(const detail::mpi_group& group, std::uint64_t number) const {
         std::string states;
-        std::vector<std::size_t> absent;
+        std::vector<std::size_t> absent, gone;  // not come yet; come, and not in it any more
         for (const int of : group.peers.members) {
             const auto rank = static_cast<std::size_t>(of);
             if (rank == rank_) continue;
             const detail::mpi_progress* entry = find(rank, group.peers.tag);
-            if (entry == nullptr || entry->issued < number || (entry->finished + 1 == number && entry->under_way == 0))
+            if (entry == nullptr || entry->issued < number)
                 absent.push_back(rank);
+            else if (entry->finished + 1 == number && entry->under_way == 0)
+                gone.push_back(rank);
             states += text("; rank ", rank, " ", state_of(rank, entry, number));
         }
+        if (absent.empty()) absent = gone;  // their own deadlines passed a moment earlier
         const char* who = absent.empty() ? "messages: all ranks are in it" : absent.size() == 1 ? "rank " : "ranks ";
         return text("waits for ", who, joined(absent), states);
     }
