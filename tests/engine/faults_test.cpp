@@ -5,12 +5,11 @@
 #include <memory>
 #include <stdexcept>
 
-#include "support/by_hand.hpp"
+#include "support/grouped.hpp"
 
 namespace {
 
 using namespace toy;
-using policy_type = runtime_policy<precision<float>>;
 using trainer_type = trainer<policy_type, threads_communicator>;
 
 struct injected : std::runtime_error {
@@ -143,22 +142,18 @@ void every_point(bool queued) {
     }
 }
 
-policy_type over_groups(const char* strategy, const char* reshard, const char* topology, bool once) {
-    policy_type policy = parse_policy(strategy, reshard, once);
-    policy.topology = reshard::any_topology::parse(topology);
-    return policy;
-}
-
 void every_point_of_groups(bool queued) {
     const std::size_t stride = sanitized() ? 13 : 1;
     for (const bool once : {false, true}) {
         const std::size_t first = once ? 1 : 0, every = once ? 5 * stride : stride;
-        every_point(over_groups("hybrid_shard", "reshard_always", "mesh:2x2", once), first, every, queued);
-        every_point(over_groups("hybrid_full_shard", "reshard_always", "mesh:2x2", once), first, every, queued);
-        every_point(over_groups("full_shard", "reshard_to_group:2", "flat", once), first, every, queued);
-        every_point(over_groups("full_shard", "reshard_to_group:2,until_step", "flat", once), first, 5 * every, queued);
-        every_point(over_groups("sharding:inner,whole,whole", "reshard_always", "mesh:2x2", once), first, 5 * every,
+        every_point(grouped{"hybrid_shard", "reshard_always", "mesh:2x2", ranks}.policy(once), first, every, queued);
+        every_point(grouped{"hybrid_full_shard", "reshard_always", "mesh:2x2", ranks}.policy(once), first, every,
                     queued);
+        every_point(grouped{"full_shard", "reshard_to_group:2", "flat", ranks}.policy(once), first, every, queued);
+        every_point(grouped{"full_shard", "reshard_to_group:2,until_step", "flat", ranks}.policy(once), first,
+                    5 * every, queued);
+        every_point(grouped{"sharding:inner,whole,whole", "reshard_always", "mesh:2x2", ranks}.policy(once), first,
+                    5 * every, queued);
     }
 }
 
@@ -175,9 +170,10 @@ TEST_CASE("one rank of four throws at any point of a step over smaller groups; n
 TEST_CASE("a fault under delays on every stream, over smaller groups") {
     for (std::uint64_t seed = 1; seed <= 18; ++seed) {
         CAPTURE(seed);
-        const policy_type policies[] = {over_groups("hybrid_shard", "reshard_always", "mesh:2x2", seed % 2 == 1),
-                                        over_groups("hybrid_full_shard", "keep_last:1", "mesh:2x2", false),
-                                        over_groups("full_shard", "reshard_to_group:2", "flat", false)};
+        const policy_type policies[] = {
+            grouped{"hybrid_shard", "reshard_always", "mesh:2x2", ranks}.policy(seed % 2 == 1),
+            grouped{"hybrid_full_shard", "keep_last:1", "mesh:2x2", ranks}.policy(false),
+            grouped{"full_shard", "reshard_to_group:2", "flat", ranks}.policy(false)};
         const policy_type& policy = policies[seed % 3];
         const reshard::random_delays delays(seed, 200);
         const auto found = run_with_fault(policy, seed % ranks, (seed * 7) % 40, seed % 4 != 0, &delays);

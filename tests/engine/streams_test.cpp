@@ -6,12 +6,11 @@
 #include <cstring>
 #include <thread>
 
-#include "support/by_hand.hpp"
+#include "support/grouped.hpp"
 
 namespace {
 
 using namespace toy;
-using policy_type = runtime_policy<precision<float>>;
 using trainer_type = trainer<policy_type, threads_communicator>;
 using hand = by_hand<policy_type, threads_communicator>;
 using stream_ref = reshard::host_device::stream_ref;
@@ -43,27 +42,6 @@ oracle::net small_net(std::size_t layers = 3) {
     net.batch = 12;
     return net;
 }
-
-/// Policies with groups smaller than the whole.
-struct grouped {
-    const char *strategy, *reshard, *topology;
-    std::size_t ranks;
-
-    policy_type policy(bool once = false) const {
-        policy_type out = parse_policy(strategy, reshard, once);
-        out.topology = reshard::any_topology::parse(topology);
-        return out;
-    }
-};
-constexpr grouped groupings[] = {
-    {"hybrid_shard", "reshard_always", "mesh:2x2", 4},
-    {"hybrid_shard", "reshard_to_group:2", "mesh:1x4", 4},
-    {"hybrid_full_shard", "keep_last:1", "mesh:2x2", 4},
-    {"sharding:inner,whole,whole", "reshard_always", "mesh:2x2", 4},
-    {"sharding:replicated,inner,whole", "reshard_always", "mesh:2x2", 4},
-    {"full_shard", "reshard_to_group:2", "flat", 4},
-    {"full_shard", "reshard_to_group:2,until_step", "flat", 4},
-};
 
 owned_values run(const oracle::net& net, const policy_type& policy, std::size_t ranks, bool queued,
                  const reshard::delay_source* delays) {
@@ -108,10 +86,10 @@ TEST_CASE("random delays on every stream change no bit where groups are smaller 
     std::uint64_t seed = 1000;
     for (const grouped& one : groupings) {
         for (const bool once : {false, true}) {
-            CAPTURE(named(one.strategy, one.reshard, once, one.ranks, 0));
+            CAPTURE(one.words(once));
             const policy_type policy = one.policy(once);
             const owned_values right = run(net, policy, one.ranks, false, nullptr);
-            for (int k = 0; k < (sanitized() ? 2 : 8); ++k) {
+            for (int k = 0; k < (sanitized() ? 2 : 6); ++k) {
                 ++seed;
                 CAPTURE(seed);
                 const reshard::random_delays delays(seed, seed % 3 == 0 ? 400 : 60);
@@ -126,7 +104,7 @@ TEST_CASE("one late stream at a time changes no bit where groups are smaller tha
         const late_stream delays(name, 300);
         for (const grouped& one : groupings) {
             CAPTURE(name);
-            CAPTURE(named(one.strategy, one.reshard, false, one.ranks, 0));
+            CAPTURE(one.words());
             const policy_type policy = one.policy();
             const oracle::net net = small_net();
             CHECK(same_values(run(net, policy, one.ranks, true, &delays), run(net, policy, one.ranks, false, nullptr)));
