@@ -46,8 +46,12 @@ struct run_case {
     std::string strategy, reshard;
     std::size_t ranks;
     habits how;
+    std::string topology = "flat";
+    std::vector<std::size_t> groups = {};  // sizes of the smaller groups, in the order in which they are made
 
-    std::string words() const { return strategy + " " + reshard + " ranks " + std::to_string(ranks) + " " + how.name; }
+    std::string words() const {
+        return strategy + " " + reshard + " ranks " + std::to_string(ranks) + " " + topology + " " + how.name;
+    }
 };
 
 /// Three steps of two microbatches over five units; every scope touches all that it shows.
@@ -63,10 +67,10 @@ public:
           how_(all.how),
           side_(device_.make_stream("side")),
           model_(world, {.slots = {.prefetch_depth = how_.depth}, .overlap_refresh = how_.overlaps_refresh},
-                 policy_type(reshard::any_sharding::parse(all.strategy), reshard::any_reshard::parse(all.reshard))),
+                 policy_of(all)),
           loss_(model_.add_metric("loss")),
           optimizer_(model_),
-          rests_(all.ranks == 1 || all.strategy != "full_shard") {
+          rests_(all.ranks == 1 || rests_whole(all.strategy)) {
         const auto& layout = model_.layout({{"weight", {100}}, {"bias", {20}}});
         for (std::size_t u = 0; u < 5; ++u) {
             order_.push_back(
@@ -118,6 +122,14 @@ private:
     using unit = typename model_type::unit;
     using handle = reshard::parameter<compute_type>;
 
+    static policy_type policy_of(const run_case& all) {
+        policy_type policy(reshard::any_sharding::parse(all.strategy), reshard::any_reshard::parse(all.reshard));
+        policy.topology = reshard::any_topology::parse(all.topology);
+        return policy;
+    }
+    static bool rests_whole(const std::string& strategy) {
+        return reshard::any_sharding::parse(strategy).parameters({}) == reshard::placement::replicated;
+    }
     void evaluate(std::size_t uses) {
         const auto evaluation = model_.evaluate();
         for (std::size_t k = 0; k < uses; ++k) read(*order_[k], order_[k]->forward(), "forward", true);
@@ -184,6 +196,10 @@ std::string edge_name(const edge_kind& wait) {
         return wait.before == "square_norm" || wait.before.empty() ? "gathers idle" : "gathered";
     }
     if (from == "reductions" && to == "caller") return wait.before == "zero" ? "gradient free" : "all reduced";
+    if (from == "reductions" && to == "outer") return "block reduced";
+    if (from == "outer" && to == "caller") return wait.before == "zero" ? "gradient free of outer" : "outer reduced";
+    if (from == "outer" && to == "gathers") return "refreshed";
+    if (from == "caller" && to == "outer") return wait.before == "cast" ? "weights written to outer" : "step begins";
     if (from == "caller" && to == "gathers") {
         if (wait.before != "cast") return "step begins";
         return wait.behind == "update" || wait.behind == "decide" ? "weights written" : "buffer free";
@@ -221,6 +237,31 @@ const std::vector<habits> all_habits = {
     {.name = "split backward", .second_stream = true, .schedule = toy::split_backward(2)},
 };
 
+/// Policies with groups smaller than the whole, and the sizes of those that the model makes.
+struct grouped {
+    const char *strategy, *reshard, *topology;
+    std::size_t ranks;
+    std::vector<std::size_t> groups;
+};
+const std::vector<grouped> groupings = {
+    {"hybrid_shard", "reshard_always", "mesh:2x2", 4, {2, 2}},
+    {"hybrid_shard", "accumulate_unsharded:keep_last:1", "mesh:2x3", 6, {3, 2}},
+    {"hybrid_shard", "reshard_to_group:2", "mesh:2x4", 8, {4, 2, 2}},
+    {"hybrid_full_shard", "reshard_always", "mesh:2x2", 4, {2, 2}},
+    {"hybrid_full_shard", "accumulate_unsharded:reshard_never", "mesh:3x2", 6, {2, 3}},
+    {"hybrid_full_shard", "keep_until_step", "mesh:2x2", 4, {2, 2}},
+    {"hybrid_full_shard", "reshard_to_group:2,until_step", "mesh:2x4", 8, {4, 2, 2}},
+    {"sharding:inner,whole,whole", "reshard_always", "mesh:2x2", 4, {2, 2}},
+    {"sharding:inner,whole,whole", "accumulate_unsharded:reshard_always", "mesh:2x2", 4, {2, 2}},
+    {"sharding:inner,whole,whole", "reshard_to_group:2,until_step", "mesh:2x4", 8, {4, 2, 2}},
+    {"sharding:replicated,inner,whole", "reshard_always", "mesh:2x2", 4, {2, 2}},
+    {"sharding:replicated,inner,inner", "reshard_always", "mesh:2x2", 4, {2, 2}},
+    {"sharding:replicated,replicated,inner", "reshard_always", "mesh:2x2", 4, {2, 2}},
+    {"full_shard", "reshard_to_group:2", "flat", 4, {2}},
+    {"full_shard", "accumulate_unsharded:reshard_to_group:2", "flat", 4, {2}},
+    {"full_shard", "reshard_to_group:2,until_step", "flat", 4, {2}},
+};
+
 std::vector<run_case> all_cases() {
     const std::vector<std::pair<std::string, std::string>> policies = {
         {"no_shard", "reshard_always"},        {"shard_optimizer", "reshard_always"},
@@ -236,6 +277,14 @@ std::vector<run_case> all_cases() {
             // Forwards that overlap do not go with copies kept in some rotating buffers only.
             if (!how.schedule.empty() && reshard.find("keep_last") != std::string::npos) continue;
             for (const std::size_t ranks : {1u, 2u, 3u}) cases.push_back({strategy, reshard, ranks, how});
+        }
+    }
+    for (const grouped& one : groupings) {
+        for (const habits& how : all_habits) {
+            const bool keeps_some = std::string(one.reshard).find("keep_last") != std::string::npos;
+            if (how.schedule.empty() || !keeps_some) {
+                cases.push_back({one.strategy, one.reshard, one.ranks, how, one.topology, one.groups});
+            }
         }
     }
     return cases;
@@ -254,7 +303,8 @@ void log_run(const logging_communicator& world, const run_case& all) {
 TEST_CASE("no two streams touch the same bytes unordered, and every edge is needed somewhere") {
     std::map<std::string, std::set<std::string>> needed_for;  // edge to sorts of race without it
     for (const run_case& one : all_cases()) {
-        const logging_communicator world(one.ranks);
+        const logging_communicator world =
+            one.groups.empty() ? logging_communicator(one.ranks) : logging_communicator(one.ranks, one.groups);
         log_run(world, one);
         const happens_before checker(world.device().log());
         const std::set<std::string> races = checker.words(checker.races());
@@ -270,9 +320,25 @@ TEST_CASE("no two streams touch the same bytes unordered, and every edge is need
         }
     }
     const std::set<std::string> expected = {
-        "gathered",        "gathers idle", "buffer free",         "weights written",      "written",
-        "gradient free",   "all reduced",  "host waits",          "side starts",          "buffer free of side",
-        "written by side", "step begins",  "accumulated by side", "masters read by side",
+        "gathered",
+        "gathers idle",
+        "buffer free",
+        "weights written",
+        "written",
+        "gradient free",
+        "all reduced",
+        "host waits",
+        "side starts",
+        "buffer free of side",
+        "written by side",
+        "step begins",
+        "accumulated by side",
+        "masters read by side",
+        "block reduced",
+        "outer reduced",
+        "gradient free of outer",
+        "weights written to outer",
+        "refreshed",
     };
     std::set<std::string> found;
     for (const auto& [edge, races] : needed_for) {

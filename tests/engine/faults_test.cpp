@@ -5,12 +5,11 @@
 #include <memory>
 #include <stdexcept>
 
-#include "support/by_hand.hpp"
+#include "support/grouped.hpp"
 
 namespace {
 
 using namespace toy;
-using policy_type = runtime_policy<precision<float>>;
 using trainer_type = trainer<policy_type, threads_communicator>;
 
 struct injected : std::runtime_error {
@@ -55,13 +54,26 @@ owned_values clean_run(const policy_type& policy, std::size_t count) {
 struct faulty_run {
     std::vector<owned_values> after_reset, at_end;
     std::uint64_t thrown = 0;  // how many ranks threw
+    std::uint64_t leaks = 0;   // ranks on which something was still in use after reset()
 };
+
+/// Whether any copy, buffer or secondary shard counts as in use.
+template <class State>
+bool anything_in_use(const State& state) {
+    bool used = state.live_bytes != 0 || state.outer_due != nullptr;
+    for (const auto* unit : state.units) {
+        used = used || unit->secondary_here || unit->slice_here || unit->accumulating;
+        used = used || (unit->here && unit->source == reshard::view_source::gathered);
+    }
+    for (const auto& buffer : state.gradient_buffers) used = used || buffer.holder != reshard::detail::nobody;
+    return used;
+}
 
 /// Rank `culprit` throws at point `at` of step 1 (from 0); everybody resets, and trains to the end.
 faulty_run run_with_fault(const policy_type& policy, std::size_t culprit, std::size_t at, bool queued,
                           const reshard::delay_source* delays = nullptr) {
     faulty_run out{std::vector<owned_values>(ranks), std::vector<owned_values>(ranks)};
-    std::atomic<std::uint64_t> thrown{0};
+    std::atomic<std::uint64_t> thrown{0}, leaks{0};
     run_threads(ranks,
                 [&](threads_communicator world) {
                     compute_place place(world, queued, delays);
@@ -86,13 +98,37 @@ faulty_run run_with_fault(const policy_type& policy, std::size_t culprit, std::s
                     }
                     one.at_point = nullptr;
                     one.model.reset();
+                    if (anything_in_use(one.model.internals())) ++leaks;
                     out.after_reset[world.rank()] = one.owned();
                     while (one.model.steps() < steps) one.train(microbatches);
                     out.at_end[world.rank()] = one.owned();
                 },
                 {.deadline_seconds = 20});
     out.thrown = thrown;
+    out.leaks = leaks;
     return out;
+}
+
+/// Every `stride`-th point from `first` on, of 40 in all: two around begin and step each, three around each of three
+/// layers' scopes, twice.
+void every_point(const policy_type& policy, std::size_t first, std::size_t stride, bool queued) {
+    std::vector<owned_values> clean;
+    for (std::size_t s = 0; s <= steps + 1; ++s) clean.push_back(clean_run(policy, s));
+    for (std::size_t at = first; at < 40; at += stride) {
+        CAPTURE(policy.describe());
+        CAPTURE(at);
+        const auto found = run_with_fault(policy, at % ranks, at, queued);
+        const auto reset = join(found.after_reset), end = join(found.at_end);
+        CHECK(found.thrown == ranks);
+        CHECK(found.leaks == 0);
+        CHECK(reset.whole);
+        CHECK(end.whole);
+        // the culprit's host may be ahead of its peers', who have not voted for step 0 yet
+        CHECK(reset.all.steps >= (queued ? 0 : 1));
+        CHECK(reset.all.steps <= 2);
+        CHECK(same_values(reset.all, clean[reset.all.steps]));
+        CHECK(same_values(end.all, clean[steps]));
+    }
 }
 
 void every_point(bool queued) {
@@ -100,32 +136,54 @@ void every_point(bool queued) {
     for (const char* strategy : strategies) {
         for (const char* reshard : reshards) {
             const policy_type policy = parse_policy(strategy, reshard, number % 2 == 1);
-            std::vector<owned_values> clean;
-            for (std::size_t s = 0; s <= steps + 1; ++s) clean.push_back(clean_run(policy, s));
-            // two points around begin and step each, three around each of three layers' scopes, twice: 40 in all
-            const std::size_t stride = sanitized() ? 11 : 3;
-            for (std::size_t at = number % 3; at < 40; at += stride) {
-                CAPTURE(named(strategy, reshard, number % 2 == 1, ranks, microbatches));
-                CAPTURE(at);
-                const auto found = run_with_fault(policy, at % ranks, at, queued);
-                const auto reset = join(found.after_reset), end = join(found.at_end);
-                CHECK(found.thrown == ranks);
-                CHECK(reset.whole);
-                CHECK(end.whole);
-                // the culprit's host may be ahead of its peers', who have not voted for step 0 yet
-                CHECK(reset.all.steps >= (queued ? 0 : 1));
-                CHECK(reset.all.steps <= 2);
-                CHECK(same_values(reset.all, clean[reset.all.steps]));
-                CHECK(same_values(end.all, clean[steps]));
-            }
+            every_point(policy, number % 3, sanitized() ? 11 : 3, queued);
             ++number;
         }
+    }
+}
+
+void every_point_of_groups(bool queued) {
+    const std::size_t stride = sanitized() ? 13 : 1;
+    for (const bool once : {false, true}) {
+        const std::size_t first = once ? 1 : 0, every = once ? 5 * stride : stride;
+        every_point(grouped{"hybrid_shard", "reshard_always", "mesh:2x2", ranks}.policy(once), first, every, queued);
+        every_point(grouped{"hybrid_full_shard", "reshard_always", "mesh:2x2", ranks}.policy(once), first, every,
+                    queued);
+        every_point(grouped{"full_shard", "reshard_to_group:2", "flat", ranks}.policy(once), first, every, queued);
+        every_point(grouped{"full_shard", "reshard_to_group:2,until_step", "flat", ranks}.policy(once), first,
+                    5 * every, queued);
+        every_point(grouped{"sharding:inner,whole,whole", "reshard_always", "mesh:2x2", ranks}.policy(once), first,
+                    5 * every, queued);
     }
 }
 
 TEST_CASE("one rank of four throws at any point of a step; all are at the last commit after reset()") {
     SUBCASE("compute on the calling thread") { every_point(false); }
     SUBCASE("compute on a queue, peers run ahead") { every_point(true); }
+}
+
+TEST_CASE("one rank of four throws at any point of a step over smaller groups; nothing stays in use after reset()") {
+    SUBCASE("compute on the calling thread") { every_point_of_groups(false); }
+    SUBCASE("compute on a queue, peers run ahead") { every_point_of_groups(true); }
+}
+
+TEST_CASE("a fault under delays on every stream, over smaller groups") {
+    for (std::uint64_t seed = 1; seed <= 18; ++seed) {
+        CAPTURE(seed);
+        const policy_type policies[] = {
+            grouped{"hybrid_shard", "reshard_always", "mesh:2x2", ranks}.policy(seed % 2 == 1),
+            grouped{"hybrid_full_shard", "keep_last:1", "mesh:2x2", ranks}.policy(false),
+            grouped{"full_shard", "reshard_to_group:2", "flat", ranks}.policy(false)};
+        const policy_type& policy = policies[seed % 3];
+        const reshard::random_delays delays(seed, 200);
+        const auto found = run_with_fault(policy, seed % ranks, (seed * 7) % 40, seed % 4 != 0, &delays);
+        const auto reset = join(found.after_reset), end = join(found.at_end);
+        CHECK(found.leaks == 0);
+        CHECK(reset.whole);
+        CHECK(end.whole);
+        CHECK(same_values(reset.all, clean_run(policy, reset.all.steps)));
+        CHECK(same_values(end.all, clean_run(policy, steps)));
+    }
 }
 
 TEST_CASE("a fault under delays on every stream") {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/conformance/check.hpp"
-#include "support/toy_trainer.hpp"
+#include "support/grouped.hpp"
 
 namespace {
 
@@ -69,10 +69,11 @@ void interleaved_groups(reshard::worker_mode mode, std::size_t rounds, const res
 // ------------------------------------------------------------------------------------------------- modelled device
 
 /// A collective as a device sees it: what it is, on which communicator and stream, and which of this device's own must
-/// have ended before (by number in issue order; itself: none).
+/// have ended before (by number in issue order; itself: none). Groups have communicators of different numbers.
 struct kernel {
     std::string what;
     std::size_t communicator = 0, stream = 0, after = 0;
+    std::vector<std::size_t> members = {};  // devices of the communicator
 };
 using device_log = std::vector<kernel>;  // in issue order
 
@@ -84,7 +85,7 @@ struct rules {
 };
 
 /// Tries every order in which devices may start what their streams offer. A kernel stays resident until all devices
-/// of its communicator run it; then it ends on all of them. All communicators are of all devices.
+/// of its communicator run it; then it ends on all of them.
 class lockup_search {
 public:
     lockup_search(const std::vector<device_log>& devices, const rules& limits) : devices_(devices), limits_(limits) {}
@@ -133,23 +134,26 @@ private:
         }
         return k;
     }
-    /// Ends what runs on all devices, as long as anything does.
+    /// Ends what runs on all devices of its communicator, as long as anything does.
     void finish(position& at) const {
         for (bool moved = true; moved;) {
             moved = false;
-            for (std::size_t communicator = 0; communicator < 2; ++communicator) {
-                std::vector<std::size_t> running;
-                for (std::size_t d = 0; d < devices_.size(); ++d) running.push_back(resident_on(at, d, communicator));
-                bool complete = true;
-                for (std::size_t d = 0; d < devices_.size() && complete; ++d) {
-                    complete = running[d] < devices_[d].size() && running[0] < devices_[0].size() &&
-                               devices_[d][running[d]].what == devices_[0][running[0]].what;
+            for (std::size_t d = 0; d < devices_.size(); ++d) {
+                for (std::size_t k = 0; k < devices_[d].size(); ++k) {
+                    if (at[d][k] == stage::resident) moved = end(at, devices_[d][k]) || moved;
                 }
-                if (!complete) continue;
-                for (std::size_t d = 0; d < devices_.size(); ++d) at[d][running[d]] = stage::ended;
-                moved = true;
             }
         }
+    }
+    bool end(position& at, const kernel& one) const {
+        std::vector<std::size_t> running;
+        for (const std::size_t d : one.members) {
+            const std::size_t k = resident_on(at, d, one.communicator);
+            if (k == devices_[d].size() || devices_[d][k].what != one.what) return false;
+            running.push_back(k);
+        }
+        for (std::size_t m = 0; m < running.size(); ++m) at[one.members[m]][running[m]] = stage::ended;
+        return true;
     }
 
     void visit(position at) {
@@ -186,25 +190,62 @@ private:
     std::string found_;
 };
 
+/// The ranks of this rank's group, and a number that no other group has.
+template <class State>
+void place_in_group(const State& state, const reshard::detail::issue& what, kernel& one) {
+    const std::size_t inner = state.plan.inner();
+    const auto colour_of = [&](std::size_t rank) -> std::size_t {
+        switch (what.set) {
+        case reshard::rank_set::whole:
+            return 0;
+        case reshard::rank_set::inner:
+            return rank / inner;
+        case reshard::rank_set::outer:
+            return rank % inner;
+        case reshard::rank_set::secondary:
+            return rank / state.units[what.unit]->group;
+        }
+        return 0;
+    };
+    one.communicator = 100 * static_cast<std::size_t>(what.set) + colour_of(state.rank());
+    for (std::size_t rank = 0; rank < state.ranks(); ++rank) {
+        if (colour_of(rank) == colour_of(state.rank())) one.members.push_back(rank);
+    }
+}
+
 /// The collectives of one step as the engine issued them. Gathers and the agreement are on one stream, reductions and
-/// the commit on another; a reduction waits for the last gather of its unit, which its gradients came from.
-/// `reductions_apart`: what if reductions had a communicator of their own.
+/// the commit on another, what goes between blocks on a third (gathers of whole buffers from masters aside). A
+/// reduction waits for the last gather of its unit, which its gradients came from, one between blocks for the one in
+/// the block, and a refresh for the commit. `reductions_apart`: what if reductions had a communicator of their own.
 template <class State>
 device_log collectives_of(const State& state, std::uint64_t first, bool reductions_apart) {
+    using reshard::rank_set;
     using reshard::detail::collective;
     device_log out;
-    std::vector<std::size_t> gathered(state.units.size(), reshard::detail::nobody);
+    std::vector<std::size_t> last(state.units.size(), reshard::detail::nobody);
+    std::size_t commit = reshard::detail::nobody;
     for (std::uint64_t number = first; number < state.log.count(); ++number) {
         const auto& issue = state.log.at(number);
         const std::size_t k = out.size();
         const bool of_all = issue.unit == reshard::detail::nobody;
-        const bool commit = number + 1 == state.log.count();
-        const bool gathers = issue.what == collective::all_gather && !commit;
+        const bool gathers = issue.what == collective::all_gather && (!of_all || k == 0);
+        const bool between =
+            !of_all && issue.set == rank_set::outer && (!gathers || state.rests_in_slice(*state.units[issue.unit]));
         kernel one{std::to_string(k) + ":" + name_of(issue.what) + " of " +
                        (of_all ? "all" : state.units[issue.unit]->name),
-                   reductions_apart && !gathers ? std::size_t{1} : 0, gathers ? std::size_t{0} : 1, k};
-        if (!of_all && gathers) gathered[issue.unit] = k;
-        if (!of_all && !gathers && gathered[issue.unit] < k) one.after = gathered[issue.unit];
+                   0,
+                   between   ? std::size_t{2}
+                   : gathers ? std::size_t{0}
+                             : std::size_t{1},
+                   k};
+        place_in_group(state, issue, one);
+        if (reductions_apart && !gathers) one.communicator += 50;
+        if (of_all && !gathers) commit = k;
+        if (!of_all && !(gathers && commit > k)) {
+            const std::size_t before = gathers ? commit : last[issue.unit];
+            if (before < k) one.after = before;
+        }
+        if (!of_all) last[issue.unit] = k;
         out.push_back(one);
     }
     return out;
@@ -222,20 +263,28 @@ std::size_t swap_two(device_log& log) {
     return k;
 }
 
-std::vector<device_log> logs_of_a_step(const char* strategy, const char* reshard, std::size_t ranks,
-                                       std::size_t microbatches, bool reductions_apart) {
+std::vector<device_log> logs_of_a_step(const runtime_policy<>& policy, std::size_t ranks, std::size_t microbatches,
+                                       bool reductions_apart = false, std::size_t layers = 3) {
     std::vector<device_log> out(ranks);
     oracle::net net;
-    net.widths = {4, 3, 4, 2};
+    net.widths.assign({4, 3, 4, 2});
+    net.widths.resize(layers + 1);
     net.batch = 24;
     run_threads(ranks, [&](threads_communicator world) {
-        trainer<runtime_policy<>, threads_communicator> one(net, world, parse_policy(strategy, reshard));
+        trainer<runtime_policy<>, threads_communicator> one(net, world, policy);
         one.train(microbatches);
         const std::uint64_t first = one.model.internals().log.count();
         one.train(microbatches);
         out[world.rank()] = collectives_of(one.model.internals(), first, reductions_apart);
     });
     return out;
+}
+
+/// How many communicators a device has.
+std::size_t communicators_of(const device_log& log) {
+    std::set<std::size_t> found;
+    for (const kernel& one : log) found.insert(one.communicator);
+    return found.size();
 }
 
 }  // namespace
@@ -257,7 +306,7 @@ TEST_CASE("a device with room for one kernel never locks up in the engine's coll
         for (const char* reshard : reshards) {
             for (const std::size_t ranks : {std::size_t{2}, std::size_t{3}}) {
                 CAPTURE(named(strategy, reshard, false, ranks, 2));
-                const auto devices = logs_of_a_step(strategy, reshard, ranks, 2, false);
+                const auto devices = logs_of_a_step(parse_policy(strategy, reshard), ranks, 2);
                 REQUIRE(devices[0].size() > 3);
                 for (const std::size_t resident : {std::size_t{1}, std::size_t{2}}) {
                     lockup_search search(devices, {.resident = resident});
@@ -270,17 +319,60 @@ TEST_CASE("a device with room for one kernel never locks up in the engine's coll
 }
 
 TEST_CASE("the search finds lockups: another order on one rank, and a second communicator without an order") {
-    auto devices = logs_of_a_step("full_shard", "reshard_always", 3, 1, false);
+    auto devices = logs_of_a_step(parse_policy("full_shard", "reshard_always"), 3, 1);
     const std::size_t swapped = swap_two(devices[1]);
     const std::string words = lockup_search(devices, {}).find();
     CAPTURE(words);
     CHECK(words.find("rank 1 runs " + devices[1][swapped].what) != std::string::npos);
 
-    const auto apart = logs_of_a_step("full_shard", "reshard_always", 3, 1, true);
+    const auto apart = logs_of_a_step(parse_policy("full_shard", "reshard_always"), 3, 1, true);
     CHECK(lockup_search(apart, {}).find() != "");
     CHECK(lockup_search(apart, {.resident = 2}).find() == "");
     CHECK(lockup_search(apart, {.by_issue = true}).find() == "");
-    CHECK(
-        lockup_search(logs_of_a_step("full_shard", "reshard_always", 3, 1, false), {.by_communicator = false}).find() !=
-        "");
+    CHECK(lockup_search(logs_of_a_step(parse_policy("full_shard", "reshard_always"), 3, 1), {.by_communicator = false})
+              .find() != "");
+}
+
+TEST_CASE("two and three groups: in one launch order a device with room for one kernel never locks up") {
+    struct several {
+        grouped one;
+        std::size_t communicators;
+    };
+    const std::vector<several> all = {
+        {{"hybrid_shard", "reshard_always", "mesh:2x2", 4}, 3},
+        {{"hybrid_shard", "keep_last:1", "mesh:2x2", 4}, 3},
+        {{"hybrid_full_shard", "reshard_always", "mesh:2x2", 4}, 3},
+        {{"sharding:inner,whole,whole", "reshard_always", "mesh:2x2", 4}, 3},
+        {{"sharding:replicated,inner,whole", "reshard_always", "mesh:2x2", 4}, 3},
+        {{"full_shard", "reshard_to_group:2", "flat", 4}, 2},
+        {{"full_shard", "reshard_to_group:2,until_step", "flat", 4}, 2},
+        {{"hybrid_shard", "reshard_to_group:2", "mesh:2x4", 8}, 4},
+        {{"hybrid_full_shard", "reshard_to_group:2,until_step", "mesh:2x4", 8}, 4},
+    };
+    for (const several& each : all) {
+        for (const bool once : {false, true}) {
+            CAPTURE(each.one.words(once));
+            const auto devices =
+                logs_of_a_step(each.one.policy(once), each.one.ranks, 1, false, each.one.ranks == 8 ? 1 : 2);
+            CHECK(communicators_of(devices[0]) == each.communicators);
+            for (std::size_t d = 1; d < devices.size(); ++d) {
+                REQUIRE(devices[d].size() == devices[0].size());
+                for (std::size_t k = 0; k < devices[0].size(); ++k) CHECK(devices[d][k].what == devices[0][k].what);
+            }
+            lockup_search search(devices, {.resident = 1, .by_issue = true});
+            CHECK(search.find() == "");
+            CHECK(search.states() > devices[0].size());
+        }
+    }
+}
+
+TEST_CASE("two groups without a launch order lock up where there is room for one kernel") {
+    for (const grouped& one : {grouped{"hybrid_shard", "reshard_always", "mesh:2x2", 4},
+                               grouped{"hybrid_full_shard", "reshard_always", "mesh:2x2", 4},
+                               grouped{"full_shard", "reshard_to_group:2", "flat", 4}}) {
+        CAPTURE(one.words());
+        const auto devices = logs_of_a_step(one.policy(), one.ranks, 1, false, 2);
+        CHECK(lockup_search(devices, {}).find() != "");
+        CHECK(lockup_search(devices, {.by_issue = true}).find() == "");
+    }
 }

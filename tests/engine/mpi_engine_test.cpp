@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "support/by_hand.hpp"
+#include "support/grouped.hpp"
 
 namespace {
 
@@ -15,8 +15,8 @@ using reshard::mpi_communicator;
 using reshard::mpi_options;
 using reshard::mpi_session;
 using reshard::operation;
+using reshard::rank_set;
 using reshard::worker_mode;
-using policy_type = runtime_policy<>;
 using trainer_type = trainer<policy_type, counted<mpi_communicator>>;
 using hand = by_hand<policy_type, mpi_communicator>;
 
@@ -169,6 +169,61 @@ void train_beside_under_every_strategy(const mpi_options& options, messages send
     }
 }
 
+/// Bytes that this rank really handed to sends, for each group of a model, since the group was made.
+struct sent_by_group {
+    std::size_t sets[4] = {};
+    std::size_t& operator[](rank_set which) { return sets[static_cast<std::size_t>(which)]; }
+};
+
+/// Trains under a policy with smaller groups, compares what each group sent with the plan, and returns this rank's
+/// losses.
+std::vector<double> train_in_groups(mpi_session& session, const grouped& how, bool once, std::size_t m) {
+    const mpi_communicator world = session.world();
+    std::size_t before = world.sent_bytes();
+    static_cast<void>(world.split(world.rank() / 2, world.rank()));
+    const std::size_t by_a_split = world.sent_bytes() - before;  // what colours cost, of which the plan knows nothing
+    before = world.sent_bytes();
+    counter counts;
+    trainer_options options;
+    options.sgd = true;
+    options.averaged = false;
+    trainer_type one(small_net(), {world, counts}, how.policy(once), options);
+    for (std::size_t s = 0; s < steps; ++s) one.train(m);
+    one.model.outcome();
+    world.barrier(world.device().caller());  // refreshes behind the last step are through too
+
+    auto& state = one.model.internals();
+    sent_by_group sent;
+    std::size_t splits = 0;
+    const auto look = [&](rank_set which, std::size_t ranks) {
+        if (sent[which] != 0) return;
+        const auto& group = state.groups.of(which, ranks).inner();
+        group.barrier(group.device().caller());
+        sent[which] = group.sent_bytes();
+        ++splits;
+    };
+    for (const auto& unit : state.plan.units) {
+        if (rests_inner(unit)) {
+            look(rank_set::inner, state.plan.inner());
+            look(rank_set::outer, state.plan.outer);
+        }
+        if (unit.group > 1) look(rank_set::secondary, unit.group);
+    }
+    sent[rank_set::whole] = world.sent_bytes() - before - splits * by_a_split;
+
+    const reshard::model_report report = one.model.report();
+    for (const rank_set which : {rank_set::whole, rank_set::inner, rank_set::outer, rank_set::secondary}) {
+        CAPTURE(name_of(which));
+        reshard::collective_counts predicted = report.predicted_setup_groups[which];
+        predicted += report.predicted_steps_groups[which];
+        CHECK(sent[which] == predicted.total().bytes);
+        CHECK(same(counts.of(name_of(which), operation::all_gather), predicted.all_gather));
+        CHECK(same(counts.of(name_of(which), operation::reduce_scatter), predicted.reduce_scatter));
+        CHECK(same(counts.of(name_of(which), operation::all_reduce), predicted.all_reduce));
+    }
+    return {one.losses.begin(), one.losses.begin() + steps};
+}
+
 int thread_level() {
     int level = 0;
     MPI_Query_thread(&level);
@@ -241,6 +296,39 @@ TEST_SUITE("at least 2 ranks") {
         const std::string words = thrown_by([&] { one.model.reset(); });
         CHECK(words.find("[E-RESET-1]") != std::string::npos);
         CHECK(words.find("mpi: ") != std::string::npos);
+    }
+}
+
+TEST_SUITE("at least 4 ranks") {
+    TEST_CASE("mpi engine: hybrid strategies and secondary groups: losses, and bytes handed to sends by every group") {
+        const grouped all[] = {
+            {"hybrid_shard", "reshard_always", "mesh:2x2", 4},
+            {"hybrid_full_shard", "reshard_always", "mesh:2x2", 4},
+            {"hybrid_full_shard", "keep_until_step", "mesh:2x2", 4},
+            {"sharding:inner,whole,whole", "reshard_always", "mesh:2x2", 4},
+            {"full_shard", "reshard_to_group:2", "flat", 4},
+            {"full_shard", "reshard_to_group:2,until_step", "flat", 4},
+        };
+        std::vector<std::vector<double>> losses;
+        {
+            mpi_session session = mpi_session::adopt(MPI_COMM_WORLD);
+            if (session.size() != 4) return;
+            for (const grouped& how : all) {
+                for (const bool once : {false, true}) {
+                    for (const std::size_t m : {1u, 4u}) {
+                        CAPTURE(how.words(once));
+                        CAPTURE(m);
+                        losses.push_back(train_in_groups(session, how, once, m));
+                    }
+                }
+            }
+        }
+        const auto right = losses_by_hand(small_net(), steps);
+        for (const auto& each : losses) {
+            std::vector<double> total(steps);
+            MPI_Allreduce(each.data(), total.data(), static_cast<int>(steps), MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+            CHECK(total == right);
+        }
     }
 }
 

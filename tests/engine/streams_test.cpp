@@ -6,12 +6,11 @@
 #include <cstring>
 #include <thread>
 
-#include "support/by_hand.hpp"
+#include "support/grouped.hpp"
 
 namespace {
 
 using namespace toy;
-using policy_type = runtime_policy<precision<float>>;
 using trainer_type = trainer<policy_type, threads_communicator>;
 using hand = by_hand<policy_type, threads_communicator>;
 using stream_ref = reshard::host_device::stream_ref;
@@ -78,6 +77,37 @@ TEST_CASE("random delays on every stream change no bit") {
                     CHECK(same_values(run(net, policy, 2, k != 0, &delays), right));
                 }
             }
+        }
+    }
+}
+
+TEST_CASE("random delays on every stream change no bit where groups are smaller than the whole") {
+    const oracle::net net = small_net(4);
+    std::uint64_t seed = 1000;
+    for (const grouped& one : groupings) {
+        for (const bool once : {false, true}) {
+            CAPTURE(one.words(once));
+            const policy_type policy = one.policy(once);
+            const owned_values right = run(net, policy, one.ranks, false, nullptr);
+            for (int k = 0; k < (sanitized() ? 2 : 6); ++k) {
+                ++seed;
+                CAPTURE(seed);
+                const reshard::random_delays delays(seed, seed % 3 == 0 ? 400 : 60);
+                CHECK(same_values(run(net, policy, one.ranks, k != 0, &delays), right));
+            }
+        }
+    }
+}
+
+TEST_CASE("one late stream at a time changes no bit where groups are smaller than the whole") {
+    for (const char* name : {"compute", "gathers", "reductions", "outer"}) {
+        const late_stream delays(name, 300);
+        for (const grouped& one : groupings) {
+            CAPTURE(name);
+            CAPTURE(one.words());
+            const policy_type policy = one.policy();
+            const oracle::net net = small_net();
+            CHECK(same_values(run(net, policy, one.ranks, true, &delays), run(net, policy, one.ranks, false, nullptr)));
         }
     }
 }

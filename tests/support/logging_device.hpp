@@ -181,17 +181,20 @@ private:
 static_assert(reshard::Device<logging_device>);
 
 /// Rank `rank` of `size` whose peers do what it does: a gather fills all blocks with its own. Operations are ordered
-/// by their streams only, as if each had a communicator of its own.
+/// by their streams only, as if each had a communicator of its own. Peers are not there to say their colours: the sizes
+/// of groups that are split off are given beforehand.
 class logging_communicator {
 public:
     using device_type = logging_device;
     using stream_ref = device_type::stream_ref;
-    struct owner {
-        bool empty() const { return true; }
-        void close() {}
-    };
+    class owner;
 
     explicit logging_communicator(std::size_t size, std::size_t rank = 0) : size_(size), rank_(rank) {}
+    /// The sizes of the groups that split() makes, in the order of its calls; this rank is the first of each.
+    logging_communicator(std::size_t size, std::vector<std::size_t> groups) : size_(size), rank_(0) {
+        *groups_ = std::move(groups);
+    }
+    owner split(std::size_t colour, std::size_t key) const;
 
     std::size_t rank() const { return rank_; }
     std::size_t size() const { return size_; }
@@ -252,8 +255,29 @@ private:
 
     device_type device_;
     reshard::shared<reshard::self_control> control_;
+    reshard::shared<std::vector<std::size_t>> groups_;  // sizes of those still to be split off
     std::size_t size_, rank_;
 };
+
+class logging_communicator::owner {
+public:
+    explicit owner(const logging_communicator& group) : group_(group) {}
+    logging_communicator view() const { return group_; }
+    bool empty() const { return false; }
+    void close() {}
+
+private:
+    logging_communicator group_;
+};
+
+inline logging_communicator::owner logging_communicator::split(std::size_t, std::size_t) const {
+    logging_communicator group = *this;  // the same device and log
+    group.size_ = groups_->at(0);
+    group.rank_ = 0;
+    groups_->erase(groups_->begin());
+    return owner(group);
+}
 static_assert(reshard::Communicator<logging_communicator>);
+static_assert(reshard::Splittable<logging_communicator>);
 
 }  // namespace test_support

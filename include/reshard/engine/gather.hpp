@@ -46,12 +46,12 @@ void fill_from_masters(State& state, unit_record& unit, std::byte* buffer, const
     }
 }
 
-/// The block's slice in the compute type, once per weight version, on the stream between blocks.
+/// The block's slice in the compute type, once per weight version, on the stream between blocks. Gathers that sent from
+/// it are through: what wrote the weights waited for the gather stream (gathers idle), and this waits for that.
 template <class State>
 void refresh_slice(State& state, unit_record& unit) {
     const auto stream = state.outer_stream();
     auto& buffer = state.gather_buffers[unit.slice_buffer];
-    buffer.wait_for_users(state.device, stream);
     state.device.wait(stream, state.weights_written);
     for (std::size_t k = 0; k < unit.owned.size(); ++k) {
         const segment& part = unit.layout->segments()[k];
@@ -109,11 +109,9 @@ void drop_secondary(State& state, unit_record& unit) {
 template <class State>
 void fill_from_block(State& state, unit_record& unit, std::byte* buffer) {
     if (!state.slice_valid(unit)) refresh_slice(state, unit);
-    auto& slice = state.gather_buffers[unit.slice_buffer];
+    const auto& slice = state.gather_buffers[unit.slice_buffer];
     state.device.wait(state.gather_stream(), slice.filled);
     fill_from_slices(state, unit, rank_set::inner, slice.data, unit.slices, buffer, "gather");
-    state.device.record(slice.users[0], state.gather_stream());
-    slice.used = 1;
 }
 
 /// From the smallest group that has the unit's present weights.

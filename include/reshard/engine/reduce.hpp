@@ -119,6 +119,7 @@ void reduce_block(State& state, unit_record& unit, std::size_t k, typename State
 template <class State>
 void reduce_unit(State& state, unit_record& unit, bool last) {
     using gradient_type = typename State::gradient_type;
+    issue_outer(state);  // one is due at a time; another may be where two units are in backward at once
     auto& buffer = state.gradient_buffers[unit.gradient_buffer];
     buffer.wait_for_users(state.device, state.reduce_stream());
     const bool whole = unit.how == reduction::all_reduce || unit.how == reduction::scatter;

@@ -58,8 +58,8 @@ struct update_call {
 ///                                          for refreshes that still read the masters
 ///   gradient free   outer -> compute       where the outer stage works in the gradient buffer (buffer.filled)
 ///   weights written compute -> outer       a refresh casts from the masters the update wrote (weights_written)
-///   refreshed       outer -> gathers       a gather sends the slice of the block (buffer.filled)
-///   slice free      gathers -> outer       the next refresh overwrites what gathers send (buffer.users)
+///   refreshed       outer -> gathers       a gather sends the slice of the block (buffer.filled); the next refresh is
+///                                          behind it by gathers idle and weights written
 ///   normed, voted   compute -> reductions -> compute  the commit's all-gather; on a queue, so that a fault which wakes
 ///                                          the trainer leaves it under way and reset() can finish the commit
 template <class Policy, class World>
