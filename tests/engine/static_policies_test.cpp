@@ -20,11 +20,11 @@ struct first_unit_whole {
 };
 
 template <class Policy>
-owned_values train(const Policy& policy) {
+owned_values train(const Policy& policy, std::size_t ranks = 2) {
     oracle::net net;
     net.tied = true;
-    std::vector<owned_values> owned(2);
-    run_threads(2, [&](threads_communicator world) {
+    std::vector<owned_values> owned(ranks);
+    run_threads(ranks, [&](threads_communicator world) {
         trainer<Policy, threads_communicator> one(net, world, policy);
         for (const std::size_t m : {1u, 3u, 2u}) one.train(m);
         CHECK(one.model.report().missed_prefetches == 0);
@@ -45,6 +45,22 @@ TEST_CASE("compile-time policies equal run-time policies to the bit") {
     CHECK(same_values(train(policy<shard_gradients, accumulate_unsharded<reshard_always>>{}),
                       train(parse_policy("shard_gradients", "reshard_always", true))));
     CHECK(same_values(train(policy<no_shard, reshard_always>{}), train(parse_policy("no_shard", "reshard_always"))));
+}
+
+TEST_CASE("compile-time meshes and smaller groups equal run-time ones to the bit") {
+    using namespace reshard;
+    const auto by_text = [](const char* strategy, const char* reshard, const char* topology) {
+        auto policy = parse_policy(strategy, reshard);
+        policy.topology = any_topology::parse(topology);
+        return train(policy, 4);
+    };
+    CHECK(same_values(train(policy<hybrid_full_shard, keep_last<1>, mesh<2, 2>>{}, 4),
+                      by_text("hybrid_full_shard", "keep_last:1", "mesh:2x2")));
+    CHECK(same_values(train(policy<full_shard, reshard_to_group<2, until_step>, flat<dynamic>>{}, 4),
+                      by_text("full_shard", "reshard_to_group:2,until_step", "flat")));
+    // a secondary group of all ranks is settled when the model is built
+    CHECK(same_values(train(policy<full_shard, reshard_to_group<4>>{}, 4),
+                      by_text("full_shard", "reshard_always", "flat")));
 }
 
 }  // namespace

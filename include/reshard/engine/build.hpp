@@ -156,6 +156,7 @@ void build_parameter_buffers(State& state, const slot_map& map) {
     for (unit_record* unit : state.units) {
         unit->gather_buffer = map.gather_of[unit->index];
         unit->slice_buffer = no_buffer;
+        state.gathers_units = state.gathers_units || unit->source == view_source::gathered;
     }
     build_resting_copies(state);
     build_secondaries(state);

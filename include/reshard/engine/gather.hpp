@@ -224,7 +224,7 @@ bool prefetch_unit(State& state, unit_record& unit) {
 /// Never crosses the end of the step: the weights change there.
 template <class State>
 void prefetch(State& state) {
-    if (state.gather_buffers.empty() || state.leader != nobody_leads) return;
+    if (!state.gathers_units || state.leader != nobody_leads) return;
     std::size_t ahead = 0, looked_at = 0;
     const std::size_t depth = state.options.slots.prefetch_depth;
     if (state.evaluating) {

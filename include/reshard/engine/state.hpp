@@ -132,6 +132,7 @@ struct model_state {
     std::size_t outer_scratch = 0;  // where it begins in the arena of partial sums, in elements
     std::vector<arena<device_type>> moments;
     std::vector<buffer> gather_buffers, gradient_buffers;  // resting copies and whole gradients have one each too
+    bool gathers_units = false;                            // some unit's parameters rest sharded
     std::size_t trainable = 0, owned = 0;                  // elements of this rank's slices; trainable ones come first
     std::vector<arena_range> norm_ranges;                  // this rank's 1/N of every unit, in unit order
 
