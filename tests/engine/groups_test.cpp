@@ -188,4 +188,63 @@ TEST_CASE("groups: collectives and bytes of every group, and memory, are as pred
     }
 }
 
+/// Bytes a rank sends in a step of two microbatches over four ranks: 16 fp32 elements at alignment 1, by hand.
+struct toy_row {
+    const char *strategy, *reshard, *topology;
+    std::size_t each, once;
+};
+constexpr toy_row toy_rows[] = {
+    {"no_shard", "reshard_always", "flat", 96, 96},
+    {"shard_optimizer", "reshard_always", "flat", 96, 96},
+    {"shard_gradients", "reshard_always", "flat", 144, 96},
+    {"full_shard", "reshard_always", "flat", 288, 240},
+    {"full_shard", "reshard_never", "flat", 192, 144},
+    {"full_shard", "keep_until_step", "flat", 144, 96},
+    {"full_shard", "reshard_to_group:2", "flat", 256, 208},
+    {"full_shard", "reshard_to_group:2,until_step", "flat", 240, 192},
+    {"hybrid_shard", "reshard_always", "mesh:2x2", 224, 192},
+    {"hybrid_full_shard", "reshard_always", "mesh:2x2", 224, 192},
+    {"sharding:replicated,replicated,inner", "reshard_always", "mesh:2x2", 96, 96},
+    {"sharding:replicated,inner,inner", "reshard_always", "mesh:2x2", 128, 96},
+    {"sharding:replicated,inner,whole", "reshard_always", "mesh:2x2", 128, 96},
+    {"sharding:inner,whole,whole", "reshard_always", "mesh:2x2", 240, 192},
+};
+
+std::size_t sent_in_a_step(const toy_row& row, bool once, std::size_t alignment) {
+    using communicator = counted<threads_communicator>;
+    std::vector<std::size_t> sent(4);
+    run_threads(4, [&](threads_communicator threads) {
+        counter all;
+        auto policy = parse_policy(row.strategy, row.reshard, once);
+        policy.topology = any_topology::parse(row.topology);
+        by_hand<runtime_policy<precision<float>>, communicator> one(
+            communicator(threads, all), policy, {16}, 1, 1,
+            {.layout = {.parameter_alignment = alignment, .slice_alignment = alignment}});
+        counter before;
+        for (int step = 0; step < 2; ++step) {
+            before = all;
+            one.model.begin_step({.microbatches = 2});
+            one.microbatch(1);
+            one.microbatch(1);
+            one.optimizer.step();
+        }
+        for (const auto& group : (all - before).groups) {
+            for (const reshard::traffic& each : group.by_operation) sent[threads.rank()] += each.bytes;
+        }
+    });
+    for (const std::size_t bytes : sent) CHECK(bytes == sent[0]);
+    return sent[0] - 3 * 64 - 3 * 32;  // agreement and vote
+}
+
+TEST_CASE("groups: the toy numbers, and sixteen times as much where padding makes 16 elements 256") {
+    for (const toy_row& row : toy_rows) {
+        CAPTURE(row.strategy);
+        CAPTURE(row.reshard);
+        CHECK(sent_in_a_step(row, false, 1) == row.each);
+        CHECK(sent_in_a_step(row, true, 1) == row.once);
+        CHECK(sent_in_a_step(row, false, 64) == 16 * row.each);
+        CHECK(sent_in_a_step(row, true, 64) == 16 * row.once);
+    }
+}
+
 }  // namespace
