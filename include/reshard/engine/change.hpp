@@ -13,8 +13,12 @@ namespace detail {
 template <class State>
 void quiesce(State& state) {
     join_step(state);
-    state.device.record(state.joined, state.compute);
-    state.device.synchronize(state.joined);
+    const auto finish = [&](typename State::stream_ref stream) {
+        state.device.record(state.joined, stream);
+        state.device.synchronize(state.joined);
+    };
+    finish(state.compute);
+    for (const auto stream : state.user_streams) finish(stream);
 }
 
 template <class State>
