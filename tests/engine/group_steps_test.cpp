@@ -75,6 +75,7 @@ TEST_CASE(
                 if (!blocks) continue;
                 CHECK(reduction[u] < between[u]);
                 CHECK(between[u] < reduction[u - 1]);
+                if (u >= 2) CHECK(gather[u - 2] < between[u]);
             }
         });
     }

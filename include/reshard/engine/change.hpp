@@ -22,6 +22,13 @@ void quiesce(State& state) {
 }
 
 template <class State>
+void settle_policy(State& state) {
+    plan_units(state);
+    choose(state);
+    make_groups(state);
+}
+
+template <class State>
 void drop_copies(State& state) {
     for (unit_record* unit : state.units) {
         unit->here = unit->slice_here = unit->secondary_here = false;
@@ -30,7 +37,7 @@ void drop_copies(State& state) {
     state.live_bytes = 0;
 }
 
-/// Collective. A policy that does not fit is refused before anything changes.
+/// Collective. Until all ranks have agreed and every group is there nothing changes that an error does not undo.
 template <class State, class Reshard>
 void change_reshard(State& state, Reshard next) {
     require_usable(state);
@@ -43,17 +50,17 @@ void change_reshard(State& state, Reshard next) {
     if (state.at == stage::declaring) return;
     try {
         check_policy(state);
-    } catch (...) {
-        state.policy.reshard = std::move(next);
+        quiesce(state);
+        check_fingerprints(state);
+        settle_policy(state);
+    } catch (...) {  // as before the call, without communication: the groups of that plan exist
+        std::swap(state.policy.reshard, next);
+        plan_units(state);
+        make_groups(state);
         throw;
     }
-    quiesce(state);
-    check_fingerprints(state);
     state.predicted.setup += predict_setup(state.plan);
     drop_copies(state);
-    plan_units(state);
-    choose(state);
-    make_groups(state);
     plan_slots(state);
     make_buffers(state);
     prepare_groups(state);

@@ -164,6 +164,7 @@ void enter(State& state, unit_record& unit, scope_kind kind, std::size_t microba
     try {
         if (reads(kind)) ensure_parameters(state, unit);
         prefetch(state);
+        issue_outer(state);  // behind the gather after next
         if (reads(kind)) await_parameters(state, unit, state.compute);
         if (writes(kind)) acquire_gradients(state, unit);
     } catch (const timeout_error& late) {
@@ -248,7 +249,6 @@ void take_with_zeros(State& state, const order_entry& entry) {
     leave_parameters(state, unit, kind, 1);
     leave_gradients(state, unit, kind, 1);
     prefetch(state);
-    issue_outer(state);
 }
 
 }  // namespace detail

@@ -144,6 +144,7 @@ public:
         if (state_.at != detail::stage::in_step || state_.cursor.use == 0) return;
         const std::size_t pass = state_.cursor.pass;
         take_while([&](const order_entry&) { return state_.cursor.pass == pass; });
+        detail::issue_outer(state_);
     }
 
     /// Collective, waits: ranks compare which units they will enter in the microbatch that begins. Where they differ

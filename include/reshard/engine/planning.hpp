@@ -178,7 +178,8 @@ void choose(State& state) {
         auto& reshard = state.policy.reshard;
         if (!reshard.chosen_at_build()) return;
         const std::size_t control = control_of(state).bytes();
-        const bool poisoned = std::exchange(state.poisoned, true);  // a refusal is every rank's: no news for peers
+        const bool poisoned = state.poisoned;
+        state.poisoned = poisoned || state.at == stage::declaring;  // a refusal is every rank's: no news for peers
         chosen_plan found = reshard.chooses_units()
                                 ? choose_within(state.plan, state.order, reshard.cap(), reshard.microbatches(), control)
                                 : choose_pipeline(state.plan, state.order, reshard.cap(), control);

@@ -1,4 +1,4 @@
-// Agreement between ranks outside the step: the same weights everywhere, and a way back after a fault.
+// The way back after a fault, and what ranks share outside the commit.
 #pragma once
 
 #include <cstddef>
@@ -8,17 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "enter.hpp"
+#include "replicas.hpp"
 
 namespace reshard {
 inline namespace v0 {
 namespace detail {
-
-template <class State>
-void synchronize_compute(State& state) {
-    state.device.record(state.joined, state.compute);
-    state.device.synchronize(state.joined);
-}
 
 /// The votes as this rank has them; waits for the compute stream.
 template <class State>
@@ -60,93 +54,6 @@ double sum_of_metric(State& state, std::size_t index) {
     return sum;
 }
 
-/// The ranks that should hold the same masters of a unit are those at this rank's place in every block, or all.
-template <class State>
-rank_set replicas_of(const unit_record& unit) {
-    return unit.part.parts == 1 ? rank_set::whole : rank_set::outer;
-}
-template <class State>
-bool holds_replicas(const State& state, const unit_record& unit) {
-    return unit.part.parts < state.ranks();
-}
-
-/// Broadcasts the masters that are held more than once, unit by unit, segment by segment, from the block of `root`.
-template <class State>
-void broadcast_masters(State& state, std::size_t root) {
-    using master_type = typename State::master_type;
-    auto* masters = reinterpret_cast<master_type*>(state.masters.data());
-    for (const unit_record* unit : state.units) {
-        if (!holds_replicas(state, *unit)) continue;
-        const rank_set set = replicas_of<State>(*unit);
-        const std::size_t from = set == rank_set::whole ? root : root / state.plan.inner();
-        for (std::size_t k = 0; k < unit->owned.size(); ++k) {
-            const std::size_t count = unit->layout->segments()[k].elements / unit->part.parts;
-            if (count == 0) continue;
-            issue_collective(state, {unit->index, collective::broadcast, dtype_of<master_type>, 0, set, count, from},
-                             [&](const auto& group) {
-                                 group.broadcast(std::span(masters + unit->owned[k], count), from, state.compute,
-                                                 label{"broadcast", unit->name.c_str()});
-                             });
-        }
-    }
-}
-
-/// Of the masters that a unit's replicas should agree on.
-template <class State>
-std::uint64_t hash_masters(State& state, const unit_record& unit) {
-    using master_type = typename State::master_type;
-    std::string values;
-    for (std::size_t k = 0; k < unit.owned.size(); ++k) {
-        std::string part(unit.layout->segments()[k].elements / unit.part.parts * sizeof(master_type), '\0');
-        state.device.download(reinterpret_cast<std::byte*>(part.data()),
-                              state.masters.data() + unit.owned[k] * sizeof(master_type), part.size());
-        values.append(part);
-    }
-    return hash_text(values);
-}
-
-/// Throws if ranks that should hold the same masters of a unit sent different hashes; `column` has one a rank.
-template <class State>
-void compare_column(const State& state, const unit_record& unit, const std::vector<std::uint64_t>& column) {
-    for (std::size_t rank = 0; rank < column.size(); ++rank) {
-        const std::size_t first = unit.part.parts == 1 ? 0 : rank % state.plan.inner();
-        if (column[rank] == column[first]) continue;
-        throw disagreement_error("E-AGREE-4", text("unit \"", unit.name,
-                                                   "\" has different weights on ranks that "
-                                                   "should hold the same; hashes are ",
-                                                   spread(column), ". synchronize_weights() makes them equal"));
-    }
-}
-
-/// All ranks compare a hash of every unit's masters, where several should hold the same.
-template <class State>
-void compare_replicas(State& state) {
-    if (state.alone()) return;
-    synchronize_compute(state);
-    const std::size_t row = state.units.size() * sizeof(std::uint64_t), bytes = state.ranks() * row;
-    std::vector<std::uint64_t> hashes(state.ranks() * state.units.size(), 0);
-    for (const unit_record* unit : state.units) {
-        if (holds_replicas(state, *unit))
-            hashes[state.rank() * state.units.size() + unit->index] = hash_masters(state, *unit);
-    }
-    state.scratch = state.device.allocate(bytes);
-    std::byte* table = state.scratch.data();
-    state.device.upload(table + state.rank() * row,
-                        reinterpret_cast<const std::byte*>(hashes.data()) + state.rank() * row, row);
-    issue_collective(state, whole_gather(bytes), [&](const auto& world) {
-        world.all_gather_in_place(std::span(table, bytes), state.compute, label{"check_replicas", "all ranks"});
-    });
-    synchronize_compute(state);
-    state.device.download(reinterpret_cast<std::byte*>(hashes.data()), table, bytes);
-    state.scratch = {};
-    for (const unit_record* unit : state.units) {
-        std::vector<std::uint64_t> column;
-        for (std::size_t rank = 0; rank < state.ranks(); ++rank)
-            column.push_back(hashes[rank * state.units.size() + unit->index]);
-        compare_column(state, *unit, column);
-    }
-}
-
 /// Nothing of a step is left: no scope, forward, copy, sum; the weights are those of the last commit.
 template <class State>
 void drop_step(State& state) {
@@ -176,7 +83,7 @@ void drop_step(State& state) {
 
 /// What ranks tell one another before and after the drain.
 struct recovery_record {
-    std::uint64_t issued = 0, committed = 0, applied = 0, version = 0, torn = 0;
+    std::uint64_t issued = 0, committed = 0, applied = 0, version = 0, torn = 0, policy = 0;
 };
 
 template <class State, class Channel>
@@ -249,7 +156,7 @@ void issue_with_zeros(State& state, const issue& what, std::byte* scratch) {
 template <class State, class Channel>
 void drain(State& state, Channel& control) {
     std::uint64_t behind = state.log.count(), ahead = behind;
-    for (const recovery_record& one : exchange_records<State>(control, {state.log.count(), 0, 0, 0, 0})) {
+    for (const recovery_record& one : exchange_records<State>(control, {state.log.count(), 0, 0, 0, 0, 0})) {
         if (one.issued < behind) behind = one.issued;
         if (one.issued > ahead) ahead = one.issued;
     }
@@ -294,14 +201,17 @@ void reset_with_peers(State& state, Channel& control) {
     drain(state, control);
     const commit_outcome outcome = end_commit(state);
     state.committed = outcome.committed;
-    const recovery_record mine{0, outcome.committed, outcome.applied, state.version, state.torn ? 1u : 0u};
-    std::vector<std::uint64_t> committed, applied;
-    bool differ = false;
+    const recovery_record mine{
+        0, outcome.committed, outcome.applied, state.version, state.torn ? 1u : 0u, hash_text(state.policy.describe())};
+    std::vector<std::uint64_t> committed, applied, policies;
+    bool differ = false, parted = false;
     for (const recovery_record& one : exchange_records<State>(control, mine)) {
         if (one.version > state.version) state.version = one.version;
         state.torn = state.torn || one.torn != 0;
         committed.push_back(one.committed);
         applied.push_back(one.applied);
+        policies.push_back(one.policy);
+        parted = parted || one.policy != mine.policy;
         differ = differ || one.committed != mine.committed || one.applied != mine.applied;
     }
     if (differ) {
@@ -309,6 +219,12 @@ void reset_with_peers(State& state, Channel& control) {
         throw disagreement_error("E-RESET-4", text("ranks committed different steps: ", spread(committed),
                                                    "; updates applied: ", spread(applied),
                                                    ". Their weights differ, load the last checkpoint"));
+    }
+    if (parted) {
+        poison(state, "ranks hold different policies");
+        throw disagreement_error("E-RESET-6", text("a fault came between ranks in change_reshard(): fingerprints of "
+                                                   "their policies are ",
+                                                   spread(policies), ". End the job, or load the last checkpoint"));
     }
     state.step = state.committed;
     drop_step(state);

@@ -117,7 +117,6 @@ public:
         if constexpr (reads) weights_done();
         if constexpr (writes) gradients_done();
         detail::prefetch(state_);
-        if constexpr (writes) detail::issue_outer(state_);  // behind the next gather
     }
 
 private:
