@@ -81,7 +81,7 @@ void ring(const mpi_communicator& world, std::size_t rounds) {
 }
 
 // --------------------------------------------------------------------------------------------------------- steps
-constexpr Eigen::Index width = 768, rows = 8;
+constexpr Eigen::Index width = 768, rows = 2;
 constexpr std::size_t layers = 4, count = static_cast<std::size_t>(width) * width;
 using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using weights_view = Eigen::Map<const matrix>;
