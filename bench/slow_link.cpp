@@ -5,7 +5,7 @@
 //                            Blocks of ranks are the machines (by_node). Time: the slowest rank's, until the last byte
 //                            of the step has come, best of the rounds. Bytes: what leaves a host a step, from the
 //                            interface's own counter and from the plan, group by group
-// A second number is the rounds. Lines for bench/slow_link.py, which draws them.
+// A number behind that is the rounds. Lines for bench/slow_link.py, which draws them.
 #include <reshard/comm/mpi.hpp>
 #include <reshard/optim/adamw.hpp>
 #include <reshard/policy/runtime.hpp>
@@ -29,18 +29,18 @@ using namespace reshard;
 namespace {
 
 /// Bytes that this host has sent over its link, from the table of its own network namespace.
-std::size_t bytes_sent(const std::string& interface_name = "eth0") {
+std::size_t bytes_sent() {
     std::ifstream table("/proc/self/net/dev");
     for (std::string line; std::getline(table, line);) {
         const std::size_t colon = line.find(':');
-        if (colon == std::string::npos || line.find(interface_name) > colon) continue;
+        if (colon == std::string::npos || line.find("eth0") > colon) continue;
         const char* at = line.c_str() + colon + 1;
         char* next = nullptr;
         unsigned long long value = 0;
         for (int column = 0; column < 9; ++column, at = next) value = std::strtoull(at, &next, 10);  // the ninth
         return static_cast<std::size_t>(value);
     }
-    throw std::runtime_error("no " + interface_name + " in /proc/self/net/dev: start this with slow_link.sh");
+    throw std::runtime_error("no eth0 in /proc/self/net/dev: start this with slow_link.sh");
 }
 
 constexpr double megabyte = 1e6;

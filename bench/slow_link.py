@@ -28,6 +28,8 @@ class Results:
                 self.steps[key] = min(found, self.steps.get(key, found))
                 if words[8] != "0":
                     sys.exit(f"a copy left before its use, so the prediction is not that of this run: {line}")
+                if not 1 <= found[2] / found[1] < 1.02:
+                    sys.exit(f"more or fewer bytes over the link than planned: {line}")
         self.rates = sorted({key[0] for key in self.steps}, key=bits)
         self.policies = list(dict.fromkeys(key[1] for key in self.steps))
         self.passes = sorted({key[2] for key in self.steps})
@@ -73,7 +75,7 @@ def print_tables(results):
                 own = planned * 8 * FRAME / bits(rate) * 1e3
                 against_link = f"{took / own:.2f}" if own else "-"
                 print(f"| `{name(policy)}` | {m} | {planned / 1e6:.2f} | {measured / 1e6:.2f} | {took:.0f} | "
-                      f"{against_link} | {time:.2f} | {byte:.2f} | {100 * (time / byte - 1):+.0f} % |")
+                      f"{against_link} | {time:.3f} | {byte:.3f} | {100 * (time / byte - 1):+.0f} % |")
         print()
 
 

@@ -6,7 +6,7 @@
 #
 # PROGRAM is built from bench/slow_link.cpp. Lines are appended to RESULTS, for bench/slow_link.py, which takes the best
 # of several runs. First 4 hosts with one rank each at 1gbit, then 2 hosts with two ranks each at every RATE (50mbit
-# 100mbit 200mbit 500mbit none; tc's spelling). In the environment: ROUNDS=5, how often each figure is measured;
+# 100mbit 200mbit 500mbit none). In the environment: ROUNDS=5, how often each figure is measured;
 # EAGER_LIMIT=65536 gives Open MPI its own default for the length of messages that it sends without asking.
 # `nice -n -10` before it keeps other work on the machine from being measured.
 # Needs root, iproute2, util-linux, Open MPI and the kernel's bridge, veth and tbf; else it says what is missing and
@@ -21,6 +21,9 @@ if [ "${1:-}" != --inside ]; then
     for tool in unshare nsenter setpriv; do command -v "$tool" >/dev/null || missing "needs $tool (util-linux)"; done
     mpirun --version 2>/dev/null | grep -q "Open MPI" || missing "needs mpirun of Open MPI"
     [ -x "$1" ] || { echo "slow_link.sh: $1 is not a program; meson compile -C build slow_link" >&2; exit 2; }
+    for rate in "${@:3}"; do
+        [[ $rate =~ ^([1-9][0-9]*mbit|none)$ ]] || { echo "slow_link.sh: RATE $rate: 200mbit, or none" >&2; exit 2; }
+    done
     unshare --net --uts --mount --pid --fork true 2>/dev/null || missing "this root may not make namespaces"
     folder=$(mktemp -d)
     inner=
