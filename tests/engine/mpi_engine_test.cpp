@@ -195,19 +195,19 @@ std::vector<double> train_in_groups(mpi_session& session, const grouped& how, bo
     auto& state = one.model.internals();
     sent_by_group sent;
     std::size_t splits = 0;
-    const auto look = [&](rank_set which, std::size_t ranks) {
+    const auto look = [&](rank_set which, const reshard::detail::unit_record& unit) {
         if (sent[which] != 0) return;
-        const auto& group = state.groups.of(which, ranks).inner();
+        const auto& group = state.group(which, unit).inner();
         group.barrier(group.device().caller());
         sent[which] = group.sent_bytes();
         ++splits;
     };
-    for (const auto& unit : state.plan.units) {
-        if (rests_inner(unit)) {
-            look(rank_set::inner, state.plan.inner());
-            look(rank_set::outer, state.plan.outer);
+    for (const auto* unit : state.units) {
+        if (rests_inner(state.plan.units[unit->index])) {
+            look(rank_set::inner, *unit);
+            look(rank_set::outer, *unit);
         }
-        if (unit.group > 1) look(rank_set::secondary, unit.group);
+        if (unit->group > 1) look(rank_set::secondary, *unit);
     }
     sent[rank_set::whole] = world.sent_bytes() - before - splits * by_a_split;
 
