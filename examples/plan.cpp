@@ -197,7 +197,7 @@ void print_advice(const std::vector<figures>& table, const request& asked, const
     if (by_link > 1 || where.nodes == 1) {
         std::cout << (by_bytes == 1 ? "it sends" : count_text(by_bytes, "", "send")) << " the fewest in all, "
                   << bytes_text(best.sent) << " a rank";
-        if (by_bytes > 1) std::cout << ", and it owns the least of them";
+        if (by_bytes > 1) std::cout << ", and none of these owns less";
     }
     std::cout << ". A rank owns " << best.owned.total() << " bytes (" << bytes_text(best.owned.total()) << ")";
     if (where.has_cap()) std::cout << ", " << bytes_text(where.cap - best.owned.total()) << " below the cap";

@@ -132,6 +132,14 @@ inline figures figures_of(reshard::model_plan plan, const cluster& where, const 
     return found;
 }
 
+/// As an option has it: 80GiB, or in bytes where that is not a whole number of a unit.
+inline std::string cap_option(std::size_t bytes) {
+    for (const auto& [suffix, power] : {std::pair("GiB", 30), std::pair("MiB", 20), std::pair("KiB", 10)}) {
+        if (bytes % (std::size_t{1} << power) == 0) return std::to_string(bytes >> power) + suffix;
+    }
+    return std::to_string(bytes);
+}
+
 /// The reshard policies that differ for parameters sharded over groups of `shards` ranks.
 inline std::vector<std::string> reshard_policies(const cluster& where, std::size_t shards) {
     const std::string ranks = std::to_string(where.node_ranks);
@@ -142,7 +150,7 @@ inline std::vector<std::string> reshard_policies(const cluster& where, std::size
         list.push_back("reshard_to_group:" + ranks + ",until_step");
     }
     const std::size_t decided_by_hand = list.size();
-    const std::string cap = std::to_string(where.cap);
+    const std::string cap = cap_option(where.cap);
     list.push_back(where.has_cap() ? "pipeline_default:" + cap : "pipeline_default");
     if (where.has_cap()) list.push_back("reshard_within:" + cap + "," + std::to_string(where.microbatches));
     for (std::size_t k = 0; where.microbatches > 1 && k < decided_by_hand; ++k) {
