@@ -77,7 +77,7 @@ request read_options(int argc, const char* const* argv) {
     app.add_option("--nodes", where.nodes, "machines")->check(CLI::Range(1, 4096));
     app.add_option("--ranks-per-node", where.node_ranks, "ranks of a machine")->check(CLI::Range(1, 64));
     app.add_option("--microbatches", where.microbatches, "forward and backward passes of a step")
-        ->check(CLI::Range(1, 1000));
+        ->check(CLI::Range(1, 256));
     app.add_option("--compute", compute, "type of parameters in use; all others are float")
         ->check(CLI::IsMember({"float", "bf16"}));
     app.add_option("--memory", asked.memory, "what a rank may use, as in 80GiB");
