@@ -201,7 +201,8 @@ void print_advice(const std::vector<figures>& table, const request& asked, const
     }
     std::cout << ". A rank owns " << best.owned.total() << " bytes (" << bytes_text(best.owned.total()) << ")";
     if (where.has_cap()) std::cout << ", " << bytes_text(where.cap - best.owned.total()) << " below the cap";
-    std::cout << ", and takes part in " << best.collectives << " collectives a step. As options of train_gpt: "
+    std::cout << ", and takes part in " << best.collectives
+              << " collectives a step. As options of a trainer such as train_gpt: "
               << "--strategy " << best.strategy << (best.reshard == "-" ? "" : " --reshard " + best.reshard)
               << " --topology " << where.topology() << ".\n";
 }
