@@ -133,12 +133,12 @@ def functions(of):
     return found
 
 
-more = {name for name in functions(defined) - functions(programs["by_hand"][1]) if not name.startswith("policy::")}
-report.check(more <= {"policy", "detail::described"},
-             "the library's policy adds no function but its own and those that name it", sorted(more))
+OWN = ("policy", "full_shard", "keep_last", "flat", "detail::described")  # which of them stay calls, compilers decide
+more = sorted(name for name in functions(defined) - functions(programs["by_hand"][1]) if not name.startswith(OWN))
+report.check(not more, "the library's policy adds no function but its own and those that name it", more)
 for other in OTHERS:
     here = sorted(name for name in defined if other in name)
     report.check(not here, f"no {other} in a program that knows its policy", here)
-    report.check(any(other in name for name in programs["at_run_time"][1]), f"but {other} where it is found at run time",
-                 "no such symbol: renamed?")
+    report.check(any(other in name for name in programs["at_run_time"][1]),
+                 f"but {other} where it is found at run time", "no such symbol: renamed?")
 report.end()
