@@ -1,13 +1,10 @@
-// Options of the example trainers. What cannot work ends with one line on stderr and a non-zero exit.
+// Options of the example trainers.
 #pragma once
 
+#include "early_end.hpp"
 #include "model.hpp"
 
-#include <algorithm>
 #include <cstdint>
-#include <exception>
-#include <iostream>
-#include <stdexcept>
 #include <string>
 
 namespace gpt {
@@ -32,38 +29,11 @@ struct options {
     integer tokens() const { return batch * shape.context; }
 };
 
-/// Ends a program early and in order: help, or a sentence about an option.
-struct early_end : std::runtime_error {
-    early_end(const std::string& text, int code) : std::runtime_error(text), status(code) {}
-    int status;
-};
-
 /// `ranks` share a batch: throws a sentence with the numbers where they cannot.
 void check_division(const options& o, integer ranks);
 
 /// The options of a program; early_end for help and for what cannot work. `sharded`: the library is used, behind
 /// `stage_count` stages of a pipeline.
 options parse_options(int argc, const char* const* argv, bool sharded, integer stage_count = 1);
-
-/// Runs the body of main; every error is one line on stderr and a non-zero exit.
-template <class Body>
-int guarded(const std::string& program, Body body) {
-    try {
-        body();
-        return 0;
-    } catch (const early_end& end) {
-        if (end.status == 0) {
-            std::cout << end.what();
-            return 0;
-        }
-        std::cerr << program << ": " << end.what() << '\n';
-        return end.status;
-    } catch (const std::exception& error) {
-        std::string text = error.what();
-        std::replace(text.begin(), text.end(), '\n', ' ');
-        std::cerr << program << ": " << text << '\n';
-        return 1;
-    }
-}
 
 }  // namespace gpt

@@ -235,7 +235,7 @@ void check_policy(State& state) {
     state.policy.check_groups(state.shape, state.units.size());
     for (unit_record* unit : state.units) {
         unit->place = {unit->index, state.units.size()};
-        check_own(state, *unit);
+        if constexpr (may_own_strategy<State> || may_own_reshard<State>) check_own(state, *unit);
     }
 }
 

@@ -20,12 +20,29 @@ inline std::uint64_t hash_text(const std::string& words) {
     return hash;
 }
 
+/// Whether units may have a strategy, or a reshard policy, of their own: only where the policy's slot takes values.
+template <class State>
+inline constexpr bool may_own_strategy = std::is_same_v<typename State::strategy_type, any_sharding>;
+template <class State>
+inline constexpr bool may_own_reshard = std::is_same_v<typename State::reshard_type, any_reshard>;
+
+template <class State>
+std::string own_text(const unit_record& unit) {
+    std::string out;
+    if constexpr (may_own_strategy<State>) {
+        if (unit.strategy.is_set) out.append(unit.strategy.value.describe());
+    }
+    if constexpr (may_own_reshard<State>) {
+        if (unit.reshard.is_set) out.append(unit.reshard.value.describe());
+    }
+    return out;
+}
+
 template <class State>
 std::string units_text(const State& state) {
     std::string out;
     for (const unit_record* unit : state.units) {
-        out.append(text(unit->name, " x", unit->uses, unit->strategy.is_set ? unit->strategy.value.describe() : "",
-                        unit->reshard.is_set ? unit->reshard.value.describe() : "", ":"));
+        out.append(text(unit->name, " x", unit->uses, own_text<State>(*unit), ":"));
         for (const parameter_place& place : unit->layout->parameters()) {
             out.append(text(" ", place.name, "[", joined(place.shape), "]", place.group, place.segment,
                             static_cast<int>(place.write)));
@@ -84,14 +101,14 @@ void check_fingerprints(State& state) {
 /// The strategy and the reshard policy of a unit: its own, where it has them and the slot takes values.
 template <class State>
 const auto& strategy_of(const State& state, const unit_record& unit) {
-    if constexpr (std::is_same_v<typename State::strategy_type, any_sharding>) {
+    if constexpr (may_own_strategy<State>) {
         if (unit.strategy.is_set) return unit.strategy.value;
     }
     return state.policy.strategy;
 }
 template <class State>
 const auto& reshard_of(const State& state, const unit_record& unit) {
-    if constexpr (std::is_same_v<typename State::reshard_type, any_reshard>) {
+    if constexpr (may_own_reshard<State>) {
         if (unit.reshard.is_set) return unit.reshard.value;
     }
     return state.policy.reshard;
