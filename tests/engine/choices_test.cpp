@@ -393,6 +393,9 @@ TEST_CASE("an expert that a rank leaves out: with zeros, refused, announced") {
             CHECK(zeros.words == std::vector<std::string>(2));
             CHECK(zeros.weights[0] == std::vector<float>{1, 1});
             CHECK(zeros.weights[1] == std::vector<float>{2, 2});
+            const experts both = run_experts(reshard::skipped_units::with_zeros, true, reshard, last);
+            CHECK(both.words == std::vector<std::string>(2));
+            CHECK(both.weights == zeros.weights);
             const experts announced = run_experts(reshard::skipped_units::refused, true, reshard, last);
             for (const std::string& each : announced.words) {
                 CHECK(each.find("E-AGREE-6") != std::string::npos);
@@ -402,6 +405,7 @@ TEST_CASE("an expert that a rank leaves out: with zeros, refused, announced") {
         const experts refused = run_experts(reshard::skipped_units::refused, false, reshard, false);
         CHECK(refused.words[1].find("E-ORDER-1") != std::string::npos);
         CHECK(refused.words[1].find("forward of \"unit.0\"") != std::string::npos);
+        CHECK(refused.words[1].find("skipped_units::with_zeros") != std::string::npos);
         CHECK(refused.words[0].find("rank 1 failed") != std::string::npos);
     }
 }

@@ -164,9 +164,11 @@ public:
     }
     /// Another reshard policy from the next step on. Collective, between steps; the policy's slot must be a value
     /// (any_reshard). May allocate, and moves buffers: views and captured graphs of earlier steps are void.
-    void change_reshard(any_reshard next)
-        requires std::same_as<typename State::reshard_type, any_reshard>
-    {
+    void change_reshard(any_reshard next) {
+        static_assert(
+            std::is_same_v<typename State::reshard_type, any_reshard>,
+            "reshard [E-POLICY-12]: change_reshard() needs a policy whose reshard slot is a value: any_reshard, "
+            "as in runtime_policy<>");
         detail::change_reshard(state_, std::move(next));
     }
 

@@ -33,7 +33,7 @@ std::string own_text(const unit_record& unit) {
         if (unit.strategy.is_set) out.append(unit.strategy.value.describe());
     }
     if constexpr (may_own_reshard<State>) {
-        if (unit.reshard.is_set) out.append(unit.reshard.value.describe());
+        if (unit.reshard.is_set) out.append(text(out.empty() ? "" : " + ", unit.reshard.value.describe()));
     }
     return out;
 }

@@ -102,7 +102,8 @@ inline std::string bytes_text(std::size_t bytes) {
 template <class State>
 std::string groups_text(const State& state, const step_prediction& step) {
     std::string out;
-    if (!(step.groups.sum() == step.groups[rank_set::whole])) {
+    const bool two_levels = state.policy.topology.levels() > 1;
+    if (!state.alone() && (two_levels || !(step.groups.sum() == step.groups[rank_set::whole]))) {
         out = text("groups     ", state.shape.outer, state.shape.outer == 1 ? " block of " : " blocks of ",
                    state.shape.inner, " ranks; sent a rank:");
         for (const rank_set which : {rank_set::whole, rank_set::inner, rank_set::outer, rank_set::secondary}) {
@@ -110,6 +111,10 @@ std::string groups_text(const State& state, const step_prediction& step) {
             if (all.calls != 0) out.append(text(" ", name_of(which), " ", bytes_text(all.bytes), ","));
         }
         out.back() = '\n';
+    }
+    for (const unit_record* unit : state.units) {
+        const std::string of_its_own = own_text<State>(*unit);
+        if (!of_its_own.empty()) out.append(text("own policy \"", unit->name, "\": ", of_its_own, "\n"));
     }
     if constexpr (ChosenReshard<typename State::reshard_type>) {
         if (!state.policy.reshard.why().empty()) out.append(text("chosen     ", state.policy.reshard.why(), "\n"));

@@ -51,6 +51,9 @@ void on_rank(State& state, std::size_t leader, Function&& function) {
         throw argument_error("E-ARGUMENT-10",
                              text("on_rank(): rank ", leader, " of ", state.ranks(), "; ranks are numbered from 0"));
     }
+    if (state.evaluating) {
+        throw state_error("E-STATE-14", "on_rank() while evaluate() is open; leave it first: on_rank() opens its own");
+    }
     evaluation_scope<State> evaluation(state);
     struct leading {
         State& state;
@@ -82,7 +85,7 @@ std::string uneven_use(const State& state, const std::vector<std::byte>& table, 
 /// Collective, waits: compares which units ranks will enter in the microbatch that begins; a bit per unit.
 template <class State>
 void announce_use(State& state, const std::vector<bool>& used) {
-    if (state.alone()) return;
+    if (state.alone() || state.options.skipped == skipped_units::with_zeros) return;  // they may differ there
     const std::size_t row = (state.units.size() + 7) / 8, bytes = row * state.ranks();
     std::vector<std::byte> table(bytes);
     for (std::size_t unit = 0; unit < used.size(); ++unit) {
@@ -102,8 +105,8 @@ void announce_use(State& state, const std::vector<bool>& used) {
     const std::string difference = uneven_use(state, table, row);
     if (difference.empty()) return;
     throw disagreement_error("E-AGREE-6", text("announce_use() in step ", state.step, ": ", difference,
-                                               ". Nothing of this microbatch was sent. Use the same units on all "
-                                               "ranks, or let model_options.skipped be skipped_units::with_zeros"));
+                                               ". Nothing of this microbatch was sent. All ranks enter every unit, "
+                                               "unless model_options.skipped is skipped_units::with_zeros"));
 }
 
 }  // namespace detail

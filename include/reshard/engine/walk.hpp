@@ -63,6 +63,14 @@ template <class State>
                           "\"} is the order meant, give the "
                           "forward order of units to set_order()"));
     }
+    for (order_cursor later = at; !state.order.at_end(later) && later.pass == at.pass;
+         later = state.order.next(later)) {
+        const order_entry entry = state.order.at(later);
+        if (entry.what != what || entry.unit != unit.index) continue;
+        words.append(text(words.back() == '?' ? " " : ". ", "If ranks may leave units out (experts), set "
+                                                            "model_options.skipped to skipped_units::with_zeros"));
+        break;
+    }
     throw order_error("E-ORDER-1", words);
 }
 
