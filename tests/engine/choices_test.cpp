@@ -3,9 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <stdexcept>
 #include <thread>
 
 #include <reshard/comm/counted.hpp>
+#include <reshard/comm/idle.hpp>
 
 #include "support/by_hand.hpp"
 
@@ -430,6 +432,91 @@ TEST_CASE("one rank alone in an evaluation: the deadline names who waits, and on
     }
     CHECK(words.find("E-TIME") != std::string::npos);
     CHECK(words.find("on_rank") != std::string::npos);
+}
+
+TEST_CASE("on_rank behind a backward: the order of collectives is the same on all ranks") {
+    for (const char* strategy : {"hybrid_shard", "hybrid_full_shard", "sharding:inner,whole,whole"}) {
+        CAPTURE(strategy);
+        std::vector<std::vector<reshard::detail::issue>> logs(4);
+        run_threads(4, [&](threads_communicator world) {
+            auto policy = parse_policy(strategy, "reshard_always");
+            policy.topology = reshard::any_topology::parse("mesh:2x2");
+            hand one(world, policy, {70}, 2);
+            one.microbatch(1);
+            one.model.on_rank(1, [&] {
+                for (auto* unit : one.list) auto scope = unit->forward();
+            });
+            one.optimizer.step();
+            const auto& log = one.model.internals().log;
+            for (std::uint64_t k = 0; k < log.count(); ++k) logs[world.rank()].push_back(log.at(k));
+        });
+        for (const auto& each : logs) CHECK(each == logs[0]);
+    }
+}
+
+TEST_CASE("a fault in announce_use, change_reshard or check_replicas, then reset(): the next step is a clean one") {
+    for (const int call : {0, 1, 2}) {
+        CAPTURE(call);
+        std::vector<std::vector<float>> weights(3);
+        run_threads(3, [&](threads_communicator world) {
+            hand one(world, parse_policy(call == 2 ? "no_shard" : "full_shard", "reshard_always"), {9}, 3);
+            if (call == 0) one.model.begin_step();
+            meet(world);
+            try {
+                if (world.rank() == 0) throw std::runtime_error("a file is missing");
+                if (call == 0) one.model.announce_use({one.list[0]});
+                if (call == 1) one.model.change_reshard(reshard::keep_until_step{});
+                if (call == 2) one.model.check_replicas();
+                if (call == 2) one.model.begin_step();
+            } catch (const std::exception&) {
+            }
+            one.model.reset();
+            one.microbatch(1);
+            one.optimizer.step();
+            weights[world.rank()] = one.weights();
+        });
+        CHECK(all_are(weights, -1));
+    }
+}
+
+/// A topology of the user's that is wrong about the world.
+struct crooked {
+    std::size_t outer = 0, inner = 0;
+    static constexpr auto levels() { return reshard::fact<std::size_t{2}>; }
+    reshard::group_shape resolve(std::size_t) const { return {outer, inner}; }
+};
+
+TEST_CASE("shapes that are not the world's and units of other models are refused") {
+    using policy_of_user = reshard::policy<reshard::hybrid_shard, reshard::reshard_always, crooked>;
+    const crooked shapes[] = {{0, 6}, {4, 1}, {2, 2}};
+    for (const crooked& one : shapes) {
+        CHECK_THROWS_AS((sharded_model<policy_of_user, reshard::idle_communicator>{
+                            reshard::idle_communicator{6}, {}, policy_of_user{{}, {}, one}}),
+                        reshard::topology_error);
+    }
+    run_threads(2, [&](threads_communicator world) {
+        hand one(world, parse_policy("full_shard", "reshard_always"), {9}, 1);
+        hand other(world, parse_policy("full_shard", "reshard_always"), {9}, 40);
+        one.model.begin_step();
+        CHECK_THROWS_WITH_AS(one.model.announce_use({other.list[39]}), doctest::Contains("E-ARGUMENT-13"),
+                             reshard::argument_error);
+        CHECK_THROWS_WITH_AS(one.model.announce_use({other.list[0]}), doctest::Contains("unit.0"),
+                             reshard::argument_error);
+    });
+}
+
+TEST_CASE("a schedule is checked again against what another reshard policy keeps") {
+    run_threads(2, [&](threads_communicator world) {
+        trainer_type one(whole_net(), world, parse_policy("full_shard", "reshard_always"), whole_options());
+        const reshard::pass passes[] = {{reshard::phase::forward, 0},
+                                        {reshard::phase::forward, 1},
+                                        {reshard::phase::backward, 1},
+                                        {reshard::phase::backward, 0}};
+        one.train(2, passes);
+        one.model.change_reshard(any_reshard::parse("keep_last:2"));
+        CHECK_THROWS_WITH_AS(one.model.begin_step({.microbatches = 2, .schedule = passes}),
+                             doctest::Contains("E-ORDER-3"), reshard::order_error);
+    });
 }
 
 }  // namespace

@@ -49,9 +49,10 @@ void change_reshard(State& state, Reshard next) {
     std::swap(state.policy.reshard, next);
     if (state.at == stage::declaring) return;
     try {
-        check_policy(state);
         quiesce(state);
-        check_fingerprints(state);
+        check_fingerprints(state);  // first: what one rank alone would refuse is a difference between ranks
+        state.predicted.setup += predict_setup(state.plan);
+        check_policy(state);
         settle_policy(state);
     } catch (...) {  // as before the call, without communication: the groups of that plan exist
         std::swap(state.policy.reshard, next);
@@ -59,12 +60,12 @@ void change_reshard(State& state, Reshard next) {
         make_groups(state);
         throw;
     }
-    state.predicted.setup += predict_setup(state.plan);
     drop_copies(state);
     plan_slots(state);
     make_buffers(state);
     prepare_groups(state);
-    state.predicted.microbatches = 0;  // the step is replayed anew
+    state.predicted.microbatches = 0;  // the step is replayed anew,
+    state.order.plan(1);               // and a schedule checked against the new buffers
 }
 
 }  // namespace detail

@@ -78,6 +78,7 @@ public:
         std::vector<std::uint32_t> uses;
         std::vector<std::size_t> seen(state_.units.size(), 0);
         for (unit* one : order) {
+            require_own_unit(*one, "set_order()");
             uses.push_back(one->record().index);
             ++seen[uses.back()];
         }
@@ -112,6 +113,14 @@ protected:
         throw state_error("E-STATE-17", text(call, " after the model was built; the first initialize(), begin_step(), "
                                                    "evaluate() or scope builds it. Declare before that (an optimizer "
                                                    "declares its states: make it before initialize())"));
+    }
+
+    void require_own_unit(unit& one, const char* call) const {
+        const detail::unit_record& record = one.record();
+        if (record.index < state_.units.size() && state_.units[record.index] == &record) return;
+        throw argument_error("E-ARGUMENT-13", text(call, ": \"", record.name,
+                                                   "\" is a unit of another model; add_unit() of this model "
+                                                   "returned others"));
     }
 
 private:

@@ -171,7 +171,7 @@ void enter(State& state, unit_record& unit, scope_kind kind, std::size_t microba
         --unit.open_scopes;
         --state.open_scopes;
         poison(state, text("\"", unit.name, "\" could not be entered for ", name_of(kind), " in step ", state.step));
-        if (kind == scope_kind::evaluation) throw_late_evaluation(late);
+        if (kind == scope_kind::evaluation && state.leader == nobody_leads) throw_late_evaluation(late);
         throw;
     } catch (...) {  // the list has moved on and collectives may be under way: only reset() mends that
         --unit.open_scopes;

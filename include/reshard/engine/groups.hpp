@@ -29,9 +29,8 @@ template <class Policy>
 inline constexpr bool may_split =
     may_rest_inner<typename Policy::strategy_type> || may_use_groups<typename Policy::reshard_type>;
 
-/// How the ranks are grouped; throws topology_error if the policy's groups do not fit the world or its machines.
 template <class Policy, class World>
-group_shape resolve_shape(const Policy& policy, const World& world) {
+group_shape shape_by_policy(const Policy& policy, const World& world) {
     if constexpr (may_be<decltype(policy.by_nodes()), true>) {
         if (policy.by_nodes()) {
             if constexpr (requires { world.nodes(); }) {
@@ -46,6 +45,15 @@ group_shape resolve_shape(const Policy& policy, const World& world) {
     }
     if constexpr (requires { policy.resolve(world.size()); }) return policy.resolve(world.size());
     return {};  // not reached: such topologies are by nodes
+}
+
+/// How the ranks are grouped; throws topology_error if the policy's groups do not fit the world or its machines, also
+/// where a topology of the user's says what does not.
+template <class Policy, class World>
+group_shape resolve_shape(const Policy& policy, const World& world) {
+    const group_shape shape = shape_by_policy(policy, world);
+    require_fit({.world = world.size(), .outer = shape.outer, .inner = shape.inner});
+    return shape;
 }
 
 /// Views of the groups, one per set of ranks however many units use it; number 0 is the whole. A group that nothing

@@ -153,7 +153,10 @@ public:
         detail::require_usable(state_);
         if (state_.at != detail::stage::in_step) begin_step();
         std::vector<bool> bits(state_.units.size());
-        for (unit* one : used) bits[one->record().index] = true;
+        for (unit* one : used) {
+            this->require_own_unit(*one, "announce_use()");
+            bits[one->record().index] = true;
+        }
         detail::announce_use(state_, bits);
     }
     /// Collective: runs `function()` on one rank inside an evaluation (sampling), while the others serve its gathers.

@@ -59,8 +59,9 @@ template <class State>
 std::string options_text(const State& state) {
     const model_options& o = state.options;
     return text(o.slots.prefetch_depth, " ", o.slots.max_open, " ", o.slots.recompute_segment, " ",
-                o.average_over_ranks, " ", o.average_over_microbatches, " ", o.overlap_refresh, " states ",
-                joined(state.states), " metrics ", joined(state.metrics), " blocks ", state.shape.outer);
+                o.average_over_ranks, " ", o.average_over_microbatches, " ", o.overlap_refresh, " ",
+                static_cast<int>(o.skipped), " states ", joined(state.states), " metrics ", joined(state.metrics),
+                " blocks ", state.shape.outer);
 }
 
 /// Every rank must have been started alike: compares hashes of policy, units and options, and names the ranks.

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "replicas.hpp"
@@ -169,6 +170,7 @@ void drain(State& state, Channel& control) {
     for (const issue& one : issues) {
         if (bytes_of(one) > bytes) bytes = bytes_of(one);
     }
+    const auto interrupted = std::move(state.scratch);  // peers may read it until the queues are dry
     state.scratch = state.device.allocate(bytes);
     control.clear();  // while a fault is raised, calls throw
     while (state.log.count() < behind + issues.size()) {

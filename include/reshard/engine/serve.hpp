@@ -59,6 +59,7 @@ void on_rank(State& state, std::size_t leader, Function&& function) {
         State& state;
         ~leading() { state.leader = nobody_leads; }
     } guard{state};
+    issue_outer(state);  // before the leader's scopes would, so that the order is the same on all ranks
     state.leader = leader;
     if (state.rank() == leader) {
         run_leading(state, function);
