@@ -12,18 +12,20 @@ inline std::atomic<std::size_t>& allocation_counter() {
 }
 inline std::size_t allocations() { return allocation_counter().load(); }
 
-void* operator new(std::size_t bytes) {
+__attribute__((noinline)) void* operator new(std::size_t bytes) {
     ++allocation_counter();
     if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
     throw std::bad_alloc();
 }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
+__attribute__((noinline)) void* operator new(std::size_t bytes, std::align_val_t alignment) {
     ++allocation_counter();
     const std::size_t unit = static_cast<std::size_t>(alignment);
     if (void* memory = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit)) return memory;
     throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+    std::free(memory);
+}
