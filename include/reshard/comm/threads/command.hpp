@@ -11,14 +11,27 @@ namespace reshard {
 inline namespace v0 {
 namespace threads {
 
-/// sums[i] += terms[0][i] + ... in this order.
-template <std::size_t Count, class Number, Element Type>
-void add_terms(Number* sums, const Type* const* terms, std::size_t length) {
+/// out[i] = before[i] + terms[0][i] + ... in this order, before being zeros where it is null. out may be one of the
+/// terms, or before: element i is read before it is written.
+template <std::size_t Count, class Number, Element Type, class Result>
+void add_terms(const Number* before, const Type* const* terms, Result* out, std::size_t length) {
+#if defined(__GNUC__) && !defined(__clang__)  // others look for themselves whether out is apart from the terms
+#pragma GCC ivdep
+#endif
     for (std::size_t i = 0; i < length; ++i) {
-        Number sum = sums[i];
+        Number sum = before == nullptr ? Number(0) : before[i];
         for (std::size_t k = 0; k < Count; ++k) sum += kernels::rounded<Number>(terms[k][i]);
-        sums[i] = sum;
+        out[i] = kernels::rounded<Result>(sum);
     }
+}
+
+/// The same for one to four terms.
+template <class Number, Element Type, class Result>
+void add_few(const Number* before, const Type* const* terms, std::size_t count, Result* out, std::size_t length) {
+    if (count == 4) add_terms<4>(before, terms, out, length);
+    if (count == 3) add_terms<3>(before, terms, out, length);
+    if (count == 2) add_terms<2>(before, terms, out, length);
+    if (count == 1) add_terms<1>(before, terms, out, length);
 }
 
 /// Sums in rank order, in the arithmetic type of Type. A null part is left out. Four ranks' memory is read side by
@@ -30,19 +43,19 @@ void sum_parts(const std::vector<const std::byte*>& parts, std::size_t begin, st
     number sums[chunk];
     for (const std::size_t end = begin + count; begin < end;) {
         const std::size_t length = end - begin < chunk ? end - begin : chunk;
-        for (std::size_t i = 0; i < length; ++i) sums[i] = 0;
+        const number* before = nullptr;
         const Type* terms[together];
         std::size_t held = 0;
         for (const std::byte* part : parts) {
             if (part == nullptr) continue;
-            terms[held] = reinterpret_cast<const Type*>(part) + begin;
-            if (++held < together) continue;
-            add_terms<together>(sums, terms, length);
-            held = 0;
+            if (held == together) {  // more to come
+                add_few(before, terms, held, sums, length);
+                before = sums;
+                held = 0;
+            }
+            terms[held++] = reinterpret_cast<const Type*>(part) + begin;
         }
-        for (std::size_t k = 0; k < held; ++k) add_terms<1>(sums, terms + k, length);
-        Type* results = reinterpret_cast<Type*>(out) + begin;
-        for (std::size_t i = 0; i < length; ++i) results[i] = kernels::rounded<Type>(sums[i]);
+        if (held > 0) add_few(before, terms, held, reinterpret_cast<Type*>(out) + begin, length);
         begin += length;
     }
 }
