@@ -46,7 +46,7 @@ quietly() { # quietly WHAT COMMAND...: the output is shown where the command fai
 again=''
 [ ! -f "$build/build.ninja" ] || again=--reconfigure
 # shellcheck disable=SC2086
-quietly configure meson setup $again -Dtests=enabled "$build"
+quietly configure meson setup $again -Dtests=enabled -Ddebug=false -Doptimization=1 -Dfast_examples=false "$build"
 quietly build meson compile -C "$build"
 echo "built in $(($(clock) - begin)) s"
 
