@@ -54,6 +54,7 @@ TEST_CASE(
             const auto& log = h.model.internals().log;
             const std::uint64_t turn = log.count();
             for (std::size_t u = 5; u-- > 0;) auto scope = h.list[u]->backward();
+            const std::uint64_t behind = log.count();  // the last sum between blocks does not wait for step()
             h.optimizer.step();
             std::vector<std::uint64_t> gather(5, 0), reduction(5, 0), between(5, 0);
             for (std::uint64_t k = turn; k < log.count(); ++k) {
@@ -77,6 +78,7 @@ TEST_CASE(
                 CHECK(between[u] < reduction[u - 1]);
                 if (u >= 2) CHECK(gather[u - 2] < between[u]);
             }
+            if (blocks) CHECK(between[0] < behind);
         });
     }
 }
@@ -235,20 +237,7 @@ TEST_CASE("validation before, between and inside steps changes no loss, and coun
                 using communicator = counted<threads_communicator>;
                 trainer<policy_type, communicator> train(net, communicator(world, counts[validating][world.rank()]),
                                                          one.policy(once));
-                const auto validate = [&] {
-                    for (int batch = 0; validating && batch < 3; ++batch) train.evaluate(0, 4, 3);
-                };
-                validate();
-                for (int s = 0; s < 3; ++s) {
-                    train.begin(2);
-                    for (std::size_t m = 0; m < 2; ++m) {
-                        train.forward(m);
-                        if (s == 1) validate();
-                        train.backward(m);
-                    }
-                    train.step();
-                    validate();
-                }
+                train_three_steps(train, validating);
                 owned[validating][world.rank()] = train.owned();
                 losses[validating][world.rank()] = train.losses;
                 const auto& state = train.model.internals();

@@ -35,6 +35,7 @@ public:
         }
         if (state.at == detail::stage::declaring) detail::build(state);
         detail::require_whole_weights(state);
+        detail::issue_outer(state);  // here on all ranks, also on those that only serve a leader's gathers
         detail::refresh_resting(state, !state.options.overlap_refresh);
         state.evaluating = true;
         state.evaluation_use = 0;

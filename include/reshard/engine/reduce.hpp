@@ -206,6 +206,7 @@ void count_backward(State& state, unit_record& unit) {
     const bool last = unit.backward_uses == unit.uses * state.microbatches;
     if (!last && (unit.direct || state.reduces_once(unit))) return;
     reduce_unit(state, unit, last);
+    if (state.order.at_end(state.cursor)) issue_outer(state);  // no gather comes that it should be behind
 }
 
 }  // namespace detail
