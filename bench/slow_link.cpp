@@ -120,7 +120,7 @@ public:
     /// What leaves this rank's host by this rank since the last call, from the plan: in a ring a rank sends to the next
     /// one of its group, and only where that one is on another machine do the bytes use the link.
     std::size_t predicted_over_link() {
-        const auto now = model_.report().predicted_steps_groups;
+        const auto now = model_.report().predicted_steps;
         auto since = now;
         since -= counted_;
         counted_ = now;

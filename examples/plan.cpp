@@ -14,6 +14,8 @@
 
 namespace {
 
+using reshard::bytes_text;
+
 using namespace planning;
 
 struct request {
@@ -23,17 +25,6 @@ struct request {
     std::size_t tokens = 0;       // of a rank's microbatch; 0: activations are not looked at
     std::size_t activations = 0;  // bytes, estimated
 };
-
-/// "1.50 GiB"
-std::string bytes_text(std::size_t bytes) {
-    const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-    double value = static_cast<double>(bytes);
-    std::size_t unit = 0;
-    for (; value >= 1024 && unit < 5; ++unit) value /= 1024;
-    char text[32];
-    std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
-    return text;
-}
 
 std::string count_text(std::size_t count, const std::string& one, const std::string& many) {
     return std::to_string(count) + " " + (count == 1 ? one : many);

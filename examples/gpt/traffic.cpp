@@ -51,8 +51,8 @@ struct section {
     const reshard::group_counts& predicted;
 };
 auto sections(const sharding_facts& f) {
-    return std::array{section{"setup", f.measured->setup(), f.model.predicted_setup_groups},
-                      section{"train", f.measured->train(), f.model.predicted_steps_groups},
+    return std::array{section{"setup", f.measured->setup(), f.model.predicted_setup},
+                      section{"train", f.measured->train(), f.model.predicted_steps},
                       section{"evaluate", f.measured->evaluate(), f.evaluate}};
 }
 constexpr reshard::rank_set groups[] = {reshard::rank_set::whole, reshard::rank_set::inner, reshard::rank_set::outer,

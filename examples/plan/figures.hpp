@@ -74,7 +74,7 @@ inline reshard::order_list order_of(const reshard::model_plan& plan, std::size_t
 }
 
 inline std::size_t control_bytes(const reshard::model_plan& plan) {
-    return reshard::detail::control_layout{plan.ranks, plan.metrics}.bytes();
+    return reshard::detail::control_layout{plan.ranks, plan.metrics, plan.units.size()}.bytes();
 }
 
 inline void say_units(reshard::model_plan& plan, const reshard::any_sharding& strategy,
@@ -82,14 +82,7 @@ inline void say_units(reshard::model_plan& plan, const reshard::any_sharding& st
     plan.reduce_once = reshard.reduce_once();
     for (std::size_t index = 0; index < plan.units.size(); ++index) {
         const reshard::unit_place place{index, plan.units.size()};
-        reshard::unit_plan& unit = plan.units[index];
-        unit.parameters = strategy.parameters(place);
-        unit.gradients = strategy.gradients(place);
-        unit.optimizer = strategy.optimizer_state(place);
-        unit.after_forward = reshard.after_forward(place);
-        unit.after_backward = reshard.after_backward(place);
-        unit.group = reshard.group(place);
-        unit = reshard::settled(plan, unit);
+        plan.units[index] = with_facts(plan, plan.units[index], strategy, reshard, place);
     }
 }
 
@@ -98,11 +91,7 @@ inline void say_units(reshard::model_plan& plan, const reshard::any_sharding& st
 inline void decide(const reshard::model_plan& plan, const reshard::order_list& order, reshard::any_reshard& reshard) {
     if (!reshard.chosen_at_build()) return;
     try {
-        reshard::chosen_plan found =
-            reshard.chooses_units()
-                ? choose_within(plan, order, reshard.cap(), reshard.microbatches(), control_bytes(plan))
-                : choose_pipeline(plan, order, reshard.cap(), control_bytes(plan));
-        reshard.accept(std::move(found.units), found.reduce_once, std::move(found.why));
+        choose(reshard, plan, order, control_bytes(plan));
     } catch (const reshard::argument_error&) {
     }
 }
@@ -120,7 +109,7 @@ inline figures figures_of(reshard::model_plan plan, const cluster& where, const 
     const reshard::slot_map map = map_slots(order, needs, plan.slots);
     check_slots(order, needs, map);
     const reshard::step_prediction step = replay_step(order, plan, needs, map);
-    const reshard::operation_count all = step.collectives.total();
+    const reshard::operation_count all = step.groups.sum().total();
     figures found{strategy, reshard_text, predict_memory(plan, map, control_bytes(plan)), all.bytes, 0, all.calls};
     // One rank of a node sends to the next node in a ring over all ranks; all of a node do in rings of outer groups;
     // the other groups lie inside a node.

@@ -325,20 +325,7 @@ TEST_CASE("validation and sampling before, between and inside steps change no lo
         for (const bool validating : {false, true}) {
             run_threads(4, [&](threads_communicator world) {
                 trainer_type one(net, world, policy);
-                const auto validate = [&] {
-                    for (int batch = 0; validating && batch < 3; ++batch) one.evaluate(0, 4, 3);
-                };
-                validate();
-                for (int s = 0; s < 3; ++s) {
-                    one.begin(2);
-                    for (std::size_t m = 0; m < 2; ++m) {
-                        one.forward(m);
-                        if (s == 1) validate();
-                        one.backward(m);
-                    }
-                    one.step();
-                    validate();
-                }
+                train_three_steps(one, validating);
                 (validating ? with : without)[world.rank()] = one.owned();
                 losses[world.rank() + (validating ? 4u : 0u)] = one.losses;
             });

@@ -10,6 +10,7 @@
 #include <reshard/comm/idle.hpp>
 
 #include "support/by_hand.hpp"
+#include "support/count.hpp"
 
 namespace {
 
@@ -85,9 +86,9 @@ TEST_CASE("units with strategies and reshard policies of their own train as plai
         CHECK(reports[r].missed_prefetches == 0);
         CHECK(reports[r].predicted_owned.total() == reports[r].measured_owned);
         const auto gathers = counts[r].of("whole", operation::all_gather);
-        CHECK(gathers.calls == reports[r].predicted_steps_groups[reshard::rank_set::whole].all_gather.calls +
-                                   reports[r].predicted_setup_groups[reshard::rank_set::whole].all_gather.calls);
-        CHECK(counts[r].of("secondary", operation::all_gather).calls == 6);  // two microbatches, less nothing: 3 x 2
+        CHECK(gathers.calls == reports[r].predicted_steps[reshard::rank_set::whole].all_gather.calls +
+                                   reports[r].predicted_setup[reshard::rank_set::whole].all_gather.calls);
+        CHECK(counts[r].of("secondary", operation::all_gather).calls == 6);  // 3 steps x 2 microbatches
     }
 }
 
@@ -163,8 +164,8 @@ TEST_CASE("another reshard policy between steps: same numbers, counts as predict
                 for (const auto which : {reshard::rank_set::whole, reshard::rank_set::inner, reshard::rank_set::outer,
                                          reshard::rank_set::secondary}) {
                     CAPTURE(name_of(which));
-                    auto predicted = report.predicted_setup_groups[which];
-                    predicted += report.predicted_steps_groups[which];
+                    auto predicted = report.predicted_setup[which];
+                    predicted += report.predicted_steps[which];
                     const auto of = [&](operation kind) { return counts[r].of(name_of(which), kind); };
                     CHECK(of(operation::all_gather).bytes == predicted.all_gather.bytes);
                     CHECK(of(operation::all_gather).calls == predicted.all_gather.calls);
@@ -517,6 +518,83 @@ TEST_CASE("a schedule is checked again against what another reshard policy keeps
         CHECK_THROWS_WITH_AS(one.model.begin_step({.microbatches = 2, .schedule = passes}),
                              doctest::Contains("E-ORDER-3"), reshard::order_error);
     });
+}
+
+TEST_CASE("announce_use allocates nothing after the first step, and costs what is predicted") {
+    std::vector<long> calls(2);
+    std::vector<counter> counts(2);
+    std::vector<reshard::model_report> reports(2);
+    run_threads(2, [&](threads_communicator threads) {
+        const std::size_t rank = threads.rank();
+        by_hand<policy_type, communicator> one(communicator(threads, counts[rank]),
+                                               parse_policy("full_shard", "reshard_always"), {9}, 11);
+        const auto step = [&] {
+            one.model.begin_step();
+            one.model.announce_use(one.list);
+            one.microbatch(1);
+            one.optimizer.step();
+        };
+        const auto count = [&] {
+            threads.barrier({});
+            const long now = test_support::allocation_count();
+            threads.barrier({});
+            return now;
+        };
+        for (int s = 0; s < 2; ++s) step();
+        const long before = count();
+        for (int s = 0; s < 3; ++s) step();
+        calls[rank] = count() - before;
+        reports[rank] = one.model.report();
+    });
+    for (std::size_t r = 0; r < 2; ++r) {
+        CHECK(calls[r] == 0);
+        auto gathers = reports[r].predicted_setup.sum().all_gather;
+        gathers += reports[r].predicted_steps.sum().all_gather;
+        CHECK(counts[r].of("whole", operation::all_gather).calls == gathers.calls);
+        CHECK(counts[r].of("whole", operation::all_gather).bytes == gathers.bytes);
+        CHECK(reports[r].predicted_owned.total() == reports[r].measured_owned);
+    }
+}
+
+TEST_CASE("types of several sizes at alignment 1: the plan knows the gaps between them, and a cap holds") {
+    using mixed_policy = runtime_policy<precision<reshard::bf16>>;
+    for (const char* strategy : {"full_shard", "shard_optimizer", "hybrid_full_shard"}) {
+        for (const std::size_t ranks : {1u, 4u}) {
+            CAPTURE(strategy);
+            std::vector<reshard::model_report> reports(ranks);
+            std::vector<std::size_t> allocated(ranks);
+            const auto own = [&](const char* reshard) {
+                run_threads(ranks, [&](threads_communicator world) {
+                    const std::size_t before = world.device().allocated();
+                    mixed_policy policy = parse_policy<precision<reshard::bf16>>(strategy, reshard);
+                    policy.topology = reshard::any_topology::parse(ranks == 4 ? "mesh:2x2" : "mesh:1x1");
+                    sharded_model<mixed_policy, threads_communicator> model(
+                        world, {.layout = {.parameter_alignment = 1, .slice_alignment = 1}}, policy);
+                    for (const char* name : {"a", "b", "c"}) {
+                        model.add_unit(name, {{"half", {7}},
+                                              {"single", {13}, {.type = reshard::dtype::f32}},
+                                              {"frozen", {2}, {.trainable = false}}});
+                    }
+                    model.begin_step();
+                    model.idle_microbatch();
+                    model.discard_step();
+                    reports[world.rank()] = model.report();
+                    allocated[world.rank()] = world.device().allocated() - before;
+                });
+                for (std::size_t r = 0; r < ranks; ++r) {
+                    CHECK(reports[r].predicted_owned.total() == reports[r].measured_owned);
+                    CHECK(reports[r].measured_owned == allocated[r]);
+                    CHECK(reports[r].measured_live == reports[r].planned_live);
+                }
+                return reports[0].measured_owned;
+            };
+            const std::size_t least = own("reshard_always");
+            for (const std::size_t more : {0u, 20u, 60u, 200u}) {
+                const std::size_t cap = least + more;
+                CHECK(own(("reshard_within:" + std::to_string(cap)).c_str()) <= cap);
+            }
+        }
+    }
 }
 
 }  // namespace

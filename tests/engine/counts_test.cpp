@@ -38,8 +38,8 @@ std::vector<figures> measure(const oracle::net& net, const policy_type& policy, 
 }
 
 reshard::operation_count all_gathers(const reshard::model_report& report) {
-    reshard::operation_count sum = report.predicted_setup.all_gather;
-    sum += report.predicted_steps.all_gather;
+    reshard::operation_count sum = report.predicted_setup.sum().all_gather;
+    sum += report.predicted_steps.sum().all_gather;
     return sum;
 }
 
@@ -69,9 +69,9 @@ TEST_CASE("collectives and bytes are as predicted under every policy") {
                             CHECK(one.report.steps == 3);
                             CHECK(same(one.measured.of("whole", operation::all_gather), all_gathers(one.report)));
                             CHECK(same(one.measured.of("whole", operation::reduce_scatter),
-                                       one.report.predicted_steps.reduce_scatter));
+                                       one.report.predicted_steps.sum().reduce_scatter));
                             CHECK(same(one.measured.of("whole", operation::all_reduce),
-                                       one.report.predicted_steps.all_reduce));
+                                       one.report.predicted_steps.sum().all_reduce));
                         }
                     }
                 }
@@ -146,7 +146,7 @@ TEST_CASE("evaluations between, before and inside steps cost what is counted, an
             CHECK(same_values(join(with).all, join(without).all));
             for (const figures& one : all) {
                 CHECK(same(one.measured.of("whole", operation::reduce_scatter),
-                           one.report.predicted_steps.reduce_scatter));
+                           one.report.predicted_steps.sum().reduce_scatter));
                 // whatever was gathered beyond the prediction: for evaluations, or again because one was in between
                 CHECK(one.measured.of("whole", operation::all_gather).calls >= all_gathers(one.report).calls);
             }

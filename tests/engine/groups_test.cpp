@@ -3,22 +3,16 @@
 
 #include <reshard/comm/counted.hpp>
 
-#include "support/by_hand.hpp"
+#include "support/grouped.hpp"
 
 namespace {
 
 using namespace toy;
-using reshard::any_topology;
 using reshard::operation;
 using reshard::rank_set;
 
-/// A policy by its three names, and on how many ranks it runs.
-struct setting {
-    const char *strategy, *reshard, *topology;
-    std::size_t ranks;
-};
-
-constexpr setting settings[] = {
+/// Of other sizes too, on up to eight ranks.
+constexpr grouped settings[] = {
     {"hybrid_shard", "reshard_always", "mesh:2x2", 4},
     {"hybrid_shard", "keep_last:1", "mesh:3x2", 6},
     {"hybrid_shard", "reshard_never", "mesh:2x3", 6},
@@ -46,25 +40,16 @@ constexpr setting settings[] = {
     {"sharding:inner,whole,whole", "reshard_to_group:2,until_step", "mesh:2x4", 8},
 };
 
-template <class Precision>
-runtime_policy<Precision> policy_of(const setting& one, bool once) {
-    auto policy = parse_policy<Precision>(one.strategy, one.reshard, once);
-    policy.topology = any_topology::parse(one.topology);
-    return policy;
-}
-std::string title(const setting& one, bool once, std::size_t microbatches) {
-    return toy::named(one.strategy + std::string(" over ") + one.topology, one.reshard, once, one.ranks, microbatches);
-}
-
 template <class Body>
 void under_every_setting(Body body) {
-    for (const setting& one : settings) {
+    for (const grouped& one : settings) {
         if (sanitized() && one.ranks > 4) continue;
         for (const bool once : {false, true}) {
             for (const std::size_t m : {1u, 2u, 4u}) {
                 if (one.ranks == 8 && once != (m == 2)) continue;  // eight threads take long
                 if (sanitized() && m != 2) continue;
-                CAPTURE(title(one, once, m));
+                CAPTURE(one.words(once));
+                CAPTURE(m);
                 body(one, once, m);
             }
         }
@@ -88,12 +73,12 @@ void equals_plain_loops(double tolerance, bool tied) {
         right.push_back(plain.run(s, 0, net.batch, static_cast<double>(net.batch)));
         plain.adamw({});
     }
-    under_every_setting([&](const setting& one, bool once, std::size_t m) {
+    under_every_setting([&](const grouped& one, bool once, std::size_t m) {
         std::vector<std::vector<double>> losses(one.ranks);
         std::vector<owned_values> owned(one.ranks);
         run_threads(one.ranks, [&](threads_communicator world) {
-            trainer<runtime_policy<precision<Number>>, threads_communicator> train(
-                net, world, policy_of<precision<Number>>(one, once));
+            trainer<runtime_policy<precision<Number>>, threads_communicator> train(net, world,
+                                                                                   one.policy<precision<Number>>(once));
             for (std::size_t s = 0; s < right.size(); ++s) train.train(m);
             losses[world.rank()] = train.losses;
             owned[world.rank()] = train.owned();
@@ -122,11 +107,11 @@ TEST_CASE("groups: whole numbers come out exact under every setting") {
     trainer_options options;
     options.sgd = true;
     options.averaged = false;
-    under_every_setting([&](const setting& one, bool once, std::size_t m) {
+    under_every_setting([&](const grouped& one, bool once, std::size_t m) {
         std::vector<owned_values> owned(one.ranks);
         run_threads(one.ranks, [&](threads_communicator world) {
-            trainer<runtime_policy<precision<float>>, threads_communicator> train(
-                net, world, policy_of<precision<float>>(one, once), options);
+            trainer<runtime_policy<precision<float>>, threads_communicator> train(net, world, one.policy(once),
+                                                                                  options);
             for (std::size_t s = 0; s < 4; ++s) train.train(m);
             owned[world.rank()] = train.owned();
         });
@@ -146,14 +131,14 @@ TEST_CASE("groups: collectives and bytes of every group, and memory, are as pred
     for (const bool tied : {false, true}) {
         oracle::net net = net_of();
         net.tied = tied;
-        under_every_setting([&](const setting& one, bool once, std::size_t m) {
+        under_every_setting([&](const grouped& one, bool once, std::size_t m) {
             std::vector<counter> measured(one.ranks);
             std::vector<reshard::model_report> reports(one.ranks);
             std::vector<std::size_t> allocated(one.ranks), live_after(one.ranks);
             run_threads(one.ranks, [&](threads_communicator world) {
                 const std::size_t rank = world.rank(), before = world.device().allocated();
                 trainer<runtime_policy<precision<float>>, communicator> train(net, communicator(world, measured[rank]),
-                                                                              policy_of<precision<float>>(one, once));
+                                                                              one.policy(once));
                 for (int s = 0; s < 2; ++s) train.train(m);
                 train.begin(m);
                 for (std::size_t k = 0; k < m; ++k) {
@@ -175,13 +160,13 @@ TEST_CASE("groups: collectives and bytes of every group, and memory, are as pred
                 CHECK(live_after[r] == 0);
                 for (const rank_set which : {rank_set::whole, rank_set::inner, rank_set::outer, rank_set::secondary}) {
                     CAPTURE(name_of(which));
-                    auto gathers = report.predicted_setup_groups[which].all_gather;
-                    gathers += report.predicted_steps_groups[which].all_gather;
+                    auto gathers = report.predicted_setup[which].all_gather;
+                    gathers += report.predicted_steps[which].all_gather;
                     CHECK(counted_as(measured[r], which, operation::all_gather) == gathers);
                     CHECK(counted_as(measured[r], which, operation::reduce_scatter) ==
-                          report.predicted_steps_groups[which].reduce_scatter);
+                          report.predicted_steps[which].reduce_scatter);
                     CHECK(counted_as(measured[r], which, operation::all_reduce) ==
-                          report.predicted_steps_groups[which].all_reduce);
+                          report.predicted_steps[which].all_reduce);
                 }
             }
         });
@@ -190,24 +175,24 @@ TEST_CASE("groups: collectives and bytes of every group, and memory, are as pred
 
 /// Bytes a rank sends in a step of two microbatches over four ranks: 16 fp32 elements at alignment 1, by hand.
 struct toy_row {
-    const char *strategy, *reshard, *topology;
+    grouped policy;
     std::size_t each, once;
 };
 constexpr toy_row toy_rows[] = {
-    {"no_shard", "reshard_always", "flat", 96, 96},
-    {"shard_optimizer", "reshard_always", "flat", 96, 96},
-    {"shard_gradients", "reshard_always", "flat", 144, 96},
-    {"full_shard", "reshard_always", "flat", 288, 240},
-    {"full_shard", "reshard_never", "flat", 192, 144},
-    {"full_shard", "keep_until_step", "flat", 144, 96},
-    {"full_shard", "reshard_to_group:2", "flat", 256, 208},
-    {"full_shard", "reshard_to_group:2,until_step", "flat", 240, 192},
-    {"hybrid_shard", "reshard_always", "mesh:2x2", 224, 192},
-    {"hybrid_full_shard", "reshard_always", "mesh:2x2", 224, 192},
-    {"sharding:replicated,replicated,inner", "reshard_always", "mesh:2x2", 96, 96},
-    {"sharding:replicated,inner,inner", "reshard_always", "mesh:2x2", 128, 96},
-    {"sharding:replicated,inner,whole", "reshard_always", "mesh:2x2", 128, 96},
-    {"sharding:inner,whole,whole", "reshard_always", "mesh:2x2", 240, 192},
+    {{"no_shard", "reshard_always", "flat", 4}, 96, 96},
+    {{"shard_optimizer", "reshard_always", "flat", 4}, 96, 96},
+    {{"shard_gradients", "reshard_always", "flat", 4}, 144, 96},
+    {{"full_shard", "reshard_always", "flat", 4}, 288, 240},
+    {{"full_shard", "reshard_never", "flat", 4}, 192, 144},
+    {{"full_shard", "keep_until_step", "flat", 4}, 144, 96},
+    {{"full_shard", "reshard_to_group:2", "flat", 4}, 256, 208},
+    {{"full_shard", "reshard_to_group:2,until_step", "flat", 4}, 240, 192},
+    {{"hybrid_shard", "reshard_always", "mesh:2x2", 4}, 224, 192},
+    {{"hybrid_full_shard", "reshard_always", "mesh:2x2", 4}, 224, 192},
+    {{"sharding:replicated,replicated,inner", "reshard_always", "mesh:2x2", 4}, 96, 96},
+    {{"sharding:replicated,inner,inner", "reshard_always", "mesh:2x2", 4}, 128, 96},
+    {{"sharding:replicated,inner,whole", "reshard_always", "mesh:2x2", 4}, 128, 96},
+    {{"sharding:inner,whole,whole", "reshard_always", "mesh:2x2", 4}, 240, 192},
 };
 
 std::size_t sent_in_a_step(const toy_row& row, bool once, std::size_t alignment) {
@@ -215,10 +200,8 @@ std::size_t sent_in_a_step(const toy_row& row, bool once, std::size_t alignment)
     std::vector<std::size_t> sent(4);
     run_threads(4, [&](threads_communicator threads) {
         counter all;
-        auto policy = parse_policy(row.strategy, row.reshard, once);
-        policy.topology = any_topology::parse(row.topology);
         by_hand<runtime_policy<precision<float>>, communicator> one(
-            communicator(threads, all), policy, {16}, 1, 1,
+            communicator(threads, all), row.policy.policy(once), {16}, 1, 1,
             {.layout = {.parameter_alignment = alignment, .slice_alignment = alignment}});
         counter before;
         for (int step = 0; step < 2; ++step) {
@@ -238,8 +221,7 @@ std::size_t sent_in_a_step(const toy_row& row, bool once, std::size_t alignment)
 
 TEST_CASE("groups: the toy numbers, and sixteen times as much where padding makes 16 elements 256") {
     for (const toy_row& row : toy_rows) {
-        CAPTURE(row.strategy);
-        CAPTURE(row.reshard);
+        CAPTURE(row.policy.words());
         CHECK(sent_in_a_step(row, false, 1) == row.each);
         CHECK(sent_in_a_step(row, true, 1) == row.once);
         CHECK(sent_in_a_step(row, false, 64) == 16 * row.each);

@@ -138,11 +138,11 @@ std::vector<double> train_beside(mpi_session& session, application& own, const p
     CHECK(own.calls() - calls_before == static_cast<int>(steps * (4 + microbatches * 3 * 6)));
 
     const reshard::model_report report = one.model.report();
-    reshard::operation_count gathers = report.predicted_setup.all_gather;
-    gathers += report.predicted_steps.all_gather;
+    reshard::operation_count gathers = report.predicted_setup.sum().all_gather;
+    gathers += report.predicted_steps.sum().all_gather;
     CHECK(same(counts.of("whole", operation::all_gather), gathers));
-    CHECK(same(counts.of("whole", operation::reduce_scatter), report.predicted_steps.reduce_scatter));
-    CHECK(same(counts.of("whole", operation::all_reduce), report.predicted_steps.all_reduce));
+    CHECK(same(counts.of("whole", operation::reduce_scatter), report.predicted_steps.sum().reduce_scatter));
+    CHECK(same(counts.of("whole", operation::all_reduce), report.predicted_steps.sum().all_reduce));
     CHECK(world.sent_bytes() - sent_before == counted_bytes(counts));
     CHECK((world.size() == 1) == (counted_bytes(counts) == 0));
     return {one.losses.begin(), one.losses.begin() + steps};
@@ -214,8 +214,8 @@ std::vector<double> train_in_groups(mpi_session& session, const grouped& how, bo
     const reshard::model_report report = one.model.report();
     for (const rank_set which : {rank_set::whole, rank_set::inner, rank_set::outer, rank_set::secondary}) {
         CAPTURE(name_of(which));
-        reshard::collective_counts predicted = report.predicted_setup_groups[which];
-        predicted += report.predicted_steps_groups[which];
+        reshard::collective_counts predicted = report.predicted_setup[which];
+        predicted += report.predicted_steps[which];
         CHECK(sent[which] == predicted.total().bytes);
         CHECK(same(counts.of(name_of(which), operation::all_gather), predicted.all_gather));
         CHECK(same(counts.of(name_of(which), operation::reduce_scatter), predicted.reduce_scatter));

@@ -12,6 +12,9 @@
 
 using namespace reshard;
 
+// A model can be instantiated whole, members that its policy does not offer included.
+template class reshard::sharded_model<policy<>, self_communicator>;
+
 namespace {
 using model_type = sharded_model<policy<full_shard>, threads_communicator>;
 

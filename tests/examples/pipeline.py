@@ -174,14 +174,11 @@ def refusals():
     ]
     for name, options, word in cases:
         ended = run("pipeline_gpt", "--text", str(TEXT), "--steps", "1", *options)
-        lines = ended.stderr.strip().splitlines()
-        good = ended.returncode != 0 and len(lines) == 1 and word in lines[0]
-        report.check(good, f"{name}: one line", f"exit {ended.returncode}: {ended.stderr[:500]}")
+        tap.check_one_line(report, name, ended, word)
 
 
 def main():
-    TEXT.write_text("".join(f"{n} bottles of beer on the wall, take {n % 7} down and pass them around.\n"
-                            for n in range(400)))
+    TEXT.write_text(tap.text_to_learn())
     plain = {}
     for kind in TOLERANCE:
         plain[kind], why = trained("plain_gpt", f"plain {kind}", "--type", kind)

@@ -87,7 +87,7 @@ def expected(units, nodes, node_ranks, microbatches, bf16, strategy, reshard):
     once = once or places[1] == 1
     kinds = dict.fromkeys(["masters", "moments", "owned gradients", "partial sums", "resting copies",
                            "whole gradients", "secondary shards", "gather buffers", "gradient buffers"], 0)
-    kinds["control"] = 256 + 96 * ranks
+    kinds["control"] = 256 + 96 * ranks + ranks * -(-len(units) // 8)
     sent = {"whole": 96 * (ranks - 1), "inner": 0, "outer": 0, "small": 0}
     calls = 2 if ranks > 1 else 0
     turns = {"gather": [0, 0], "gradient": [0, 0]}

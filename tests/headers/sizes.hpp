@@ -54,7 +54,7 @@ static_assert(sizeof(order_cursor) == 16);
 static_assert(sizeof(slot_need) == 32);
 static_assert(sizeof(slot_options) == 24);
 static_assert(sizeof(segment_plan) == 16);
-static_assert(sizeof(unit_plan) == 80);
+static_assert(sizeof(unit_plan) == 88);
 static_assert(sizeof(operation_count) == 16);
 static_assert(sizeof(collective_counts) == 48);
 

@@ -25,7 +25,7 @@ std::size_t toy_bytes(const toy::strategy& where, const reshard_policy& keep, bo
                       const std::vector<std::size_t>& elements = {16}) {
     const model_plan plan = toy::model(where, keep, 4, elements, once);
     const auto found = toy::predict(plan, toy::plain(toy::in_order(elements.size()), 2));
-    return found.step.collectives.total().bytes - control_bytes(4);
+    return found.step.groups.sum().total().bytes - control_bytes(4);
 }
 
 std::vector<std::size_t> gathers(const model_plan& plan, const order_list& order) {
@@ -146,7 +146,7 @@ void check_model(const toy::strategy& where, const reshard_policy& keep, bool on
     const auto found = toy::predict(toy::model(where, keep, ranks, elements, once), order);
     const formula expected = by_formula(where, keep, once, order, ranks, elements);
     CHECK(found.step.units == expected.units);
-    CHECK(found.step.collectives == expected.collectives);
+    CHECK(found.step.groups.sum() == expected.collectives);
 
     CHECK(found.step.live.size() == order.forward_order().size() * 4 * order.microbatches());
     std::size_t peak = 0, kept_at_end = 0;
@@ -198,7 +198,7 @@ TEST_CASE("counts of a tied unit under pipeline schedules") {
                 const auto found = toy::predict(toy::model(toy::full_shard, keep, 4, {8, 8, 8}, once), order);
                 const formula expected = by_formula(toy::full_shard, keep, once, order, 4, {8, 8, 8});
                 CHECK(found.step.units == expected.units);
-                CHECK(found.step.collectives == expected.collectives);
+                CHECK(found.step.groups.sum() == expected.collectives);
             }
         }
     }
@@ -321,10 +321,10 @@ TEST_CASE("the model's own collectives: 64 bytes a rank to begin, 32 and 8 for e
     model_plan plan = toy::model(toy::full_shard, toy::until_step, 4, {4});
     plan.metrics = 3;
     const auto found = toy::predict(plan, toy::plain({0}, 1));
-    CHECK(found.step.collectives.all_gather == operation_count{3, 3 * 64 + 3 * (32 + 24) + 12});
+    CHECK(found.step.groups.sum().all_gather == operation_count{3, 3 * 64 + 3 * (32 + 24) + 12});
     CHECK(reshard::predict_setup(plan).sum().total() == operation_count{1, 3 * 64});
     plan.ranks = 1;
-    CHECK(toy::predict(plan, toy::plain({0}, 1)).step.collectives.total() == operation_count{});
+    CHECK(toy::predict(plan, toy::plain({0}, 1)).step.groups.sum().total() == operation_count{});
     CHECK(reshard::predict_setup(plan).sum().total() == operation_count{});
 }
 
@@ -337,8 +337,8 @@ TEST_CASE("every segment that is not empty is a collective; frozen ones are gath
     const auto found = toy::predict(plan, toy::plain(toy::in_order(2), 1));
     CHECK(found.step.units == std::vector<unit_counts>{{2, 0, 1}, {2, 0, 0}});
     const std::size_t gathered = 2 * (24 + 24 + 48) + 2 * 96, reduced = 24 + 12;
-    CHECK(found.step.collectives.all_gather == operation_count{2 + 6 + 2, control_bytes(4) + gathered});
-    CHECK(found.step.collectives.reduce_scatter == operation_count{2, reduced});
+    CHECK(found.step.groups.sum().all_gather == operation_count{2 + 6 + 2, control_bytes(4) + gathered});
+    CHECK(found.step.groups.sum().reduce_scatter == operation_count{2, reduced});
 
     // Resting whole in another type than the masters: a refresh if masters are sharded, a local cast if not.
     for (const auto& where : {toy::shard_optimizer, toy::no_shard}) {
@@ -347,6 +347,6 @@ TEST_CASE("every segment that is not empty is a collective; frozen ones are gath
         const bool sharded = where.optimizer == toy::placement::whole;
         const auto rests = toy::predict(resting, toy::plain({0}, 1));
         CHECK(rests.step.units == std::vector<unit_counts>{{0, sharded ? 1u : 0u, 1}});
-        CHECK(rests.step.collectives.all_gather.bytes == control_bytes(4) + (sharded ? 24 : 0));
+        CHECK(rests.step.groups.sum().all_gather.bytes == control_bytes(4) + (sharded ? 24 : 0));
     }
 }

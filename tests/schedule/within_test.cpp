@@ -29,7 +29,7 @@ cost cost_of(const model_plan& plan, const order_list& order) {
     const toy::prediction found = toy::predict(plan, order);
     const reshard::group_counts& sent = found.step.groups;
     return {sent[rank_set::whole].all_gather.bytes + sent[rank_set::inner].all_gather.bytes,
-            sent[rank_set::secondary].all_gather.bytes, found.step.collectives.total().calls, found.owned.total()};
+            sent[rank_set::secondary].all_gather.bytes, found.step.groups.sum().total().calls, found.owned.total()};
 }
 cost cost_of(const model_plan& plan, const order_list& order, const chosen_plan& chosen) {
     return cost_of(reshard::with_choices(plan, chosen.units, chosen.reduce_once), order);

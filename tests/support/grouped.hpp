@@ -12,8 +12,9 @@ struct grouped {
     const char *strategy, *reshard, *topology;
     std::size_t ranks;
 
-    policy_type policy(bool once = false) const {
-        policy_type out = parse_policy(strategy, reshard, once);
+    template <class Precision = precision<float>>
+    runtime_policy<Precision> policy(bool once = false) const {
+        auto out = parse_policy<Precision>(strategy, reshard, once);
         out.topology = reshard::any_topology::parse(topology);
         return out;
     }

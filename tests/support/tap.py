@@ -121,3 +121,15 @@ def closure(header):
             elif each not in others:
                 others.append(each)
     return ours, others
+
+
+def text_to_learn():
+    """A short text for the example trainers."""
+    return "".join(f"{n} bottles of beer on the wall, take {n % 7} down and pass them around.\n" for n in range(400))
+
+
+def check_one_line(report, name, ended, word):
+    """A program that was refused something: it ended with a status above 0 and one line that says `word`."""
+    lines = ended.stderr.strip().splitlines()
+    good = ended.returncode != 0 and len(lines) == 1 and word in lines[0]
+    report.check(good, f"{name} ends with one line", f"exit {ended.returncode}: {ended.stderr[:500]}")

@@ -472,4 +472,23 @@ private:
     std::vector<std::pair<std::size_t, std::size_t>> samples_;  // per microbatch in flight: first, count
 };
 
+/// Three steps of two microbatches with three evaluated batches before, between, behind and inside them, if wished.
+template <class Trainer>
+void train_three_steps(Trainer& one, bool validating) {
+    const auto validate = [&] {
+        for (int batch = 0; validating && batch < 3; ++batch) one.evaluate(0, 4, 3);
+    };
+    validate();
+    for (int s = 0; s < 3; ++s) {
+        one.begin(2);
+        for (std::size_t m = 0; m < 2; ++m) {
+            one.forward(m);
+            if (s == 1) validate();
+            one.backward(m);
+        }
+        one.step();
+        validate();
+    }
+}
+
 }  // namespace toy

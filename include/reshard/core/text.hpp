@@ -45,5 +45,16 @@ std::string joined(const Range& items, std::string_view between = ", ") {
     return out;
 }
 
+/// "512 B", "1.5 MiB": to one digit behind the point.
+inline std::string bytes_text(std::size_t bytes) {
+    const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    std::size_t scaled = bytes * 10, unit = 0;
+    while (scaled >= 10240 && unit < 5) {
+        scaled = (scaled + 512) / 1024;
+        ++unit;
+    }
+    return unit == 0 ? text(bytes, " B") : text(scaled / 10, ".", scaled % 10, " ", units[unit]);
+}
+
 }  // namespace v0
 }  // namespace reshard

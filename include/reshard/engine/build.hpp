@@ -22,7 +22,7 @@ void place_slices(State& state) {
                 const segment& part = unit->layout->segments()[k];
                 if (part.trainable != trainable) continue;
                 unit->owned[k] = at;
-                // A norm is taken over 1/N of every unit whatever the strategy, so its bits do not depend on it.
+                // A norm is taken over 1/N of every unit whatever the strategy; which 1/N a rank has, blocks decide.
                 if (trainable && part.slice > 0) {
                     const std::size_t share = parts == 1               ? state.rank()
                                               : parts == state.ranks() ? 0
@@ -207,11 +207,7 @@ void build_gradient_buffers(State& state, const slot_map& map) {
 template <class State>
 void plan_slots(State& state) {
     state.needs = needs_of(state.plan);
-    for (unit_record* unit : state.units) {
-        unit->direct = direct_gradients(state.plan, state.plan.units[unit->index]);
-        std::size_t& bytes = state.needs[unit->index].gather_bytes;
-        if (bytes != 0) bytes = unit->layout->bytes();  // tiny alignments leave gaps between types
-    }
+    for (unit_record* unit : state.units) unit->direct = direct_gradients(state.plan, state.plan.units[unit->index]);
     state.slots = map_slots(state.order, state.needs, state.options.slots);
     order_list two_microbatches = state.order;
     two_microbatches.plan(2);
@@ -281,6 +277,7 @@ void build(State& state) {
     state.metric_values.assign(state.metrics.size(), 0.0);
     state.agreements.resize(state.ranks());
     state.vote_copies.resize(state.ranks() * control_of(state).vote_bytes());
+    state.use_copies.resize(state.ranks() * control_of(state).use_bytes());
     allocate(state, state.control, control_of(state).bytes());
     prepare_groups(state);
     state.at = stage::between_steps;

@@ -13,21 +13,23 @@ inline namespace v0 {
 namespace detail {
 
 /// Control memory: the outcome and a leader's order, then what ranks agree on, then the votes with the trainer's
-/// scalars behind each.
+/// scalars behind each, then which units each rank uses, a bit a unit.
 struct control_layout {
     static constexpr std::size_t outcome_bytes = 256, order_offset = 248;
-    std::size_t ranks, metrics;
+    std::size_t ranks, metrics, units;
 
     std::size_t vote_bytes() const { return sizeof(vote_record) + 8 * metrics; }
     std::size_t agreement_offset() const { return outcome_bytes; }
     std::size_t vote_offset() const { return agreement_offset() + ranks * sizeof(agreement_record); }
-    std::size_t bytes() const { return vote_offset() + ranks * vote_bytes(); }
+    std::size_t use_bytes() const { return (units + 7) / 8; }
+    std::size_t use_offset() const { return vote_offset() + ranks * vote_bytes(); }
+    std::size_t bytes() const { return use_offset() + ranks * use_bytes(); }
 };
 static_assert(sizeof(commit_outcome) <= control_layout::order_offset);
 
 template <class State>
 control_layout control_of(const State& state) {
-    return {state.ranks(), state.metrics.size()};
+    return {state.ranks(), state.metrics.size(), state.units.size()};
 }
 
 template <class State, class Value>

@@ -1,6 +1,7 @@
 // The sharded model: what a trainer talks to.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -141,9 +142,9 @@ public:
     /// trainer's own blocking messages where a rank may leave units out at the end of a pass.
     void finish_pass() {
         detail::require_usable(state_);
-        if (state_.at != detail::stage::in_step || state_.cursor.use == 0) return;
+        if (state_.at != detail::stage::in_step) return;
         const std::size_t pass = state_.cursor.pass;
-        take_while([&](const order_entry&) { return state_.cursor.pass == pass; });
+        if (state_.cursor.use != 0) take_while([&](const order_entry&) { return state_.cursor.pass == pass; });
         detail::issue_outer(state_);
     }
 
@@ -152,12 +153,8 @@ public:
     void announce_use(const std::vector<unit*>& used) {
         detail::require_usable(state_);
         if (state_.at != detail::stage::in_step) begin_step();
-        std::vector<bool> bits(state_.units.size());
-        for (unit* one : used) {
-            this->require_own_unit(*one, "announce_use()");
-            bits[one->record().index] = true;
-        }
-        detail::announce_use(state_, bits);
+        for (unit* one : used) this->require_own_unit(*one, "announce_use()");
+        detail::announce_use(state_, used);
     }
     /// Collective: runs `function()` on one rank inside an evaluation (sampling), while the others serve its gathers.
     /// If it throws, the error leaves on that rank and the others get peer_error; the model is as before.
@@ -167,12 +164,13 @@ public:
     }
     /// Another reshard policy from the next step on. Collective, between steps; the policy's slot must be a value
     /// (any_reshard). May allocate, and moves buffers: views and captured graphs of earlier steps are void.
-    void change_reshard(any_reshard next) {
+    template <std::convertible_to<any_reshard> Reshard>
+    void change_reshard(Reshard next) {  // a template, so that models with a fixed policy can be instantiated whole
         static_assert(
             std::is_same_v<typename State::reshard_type, any_reshard>,
             "reshard [E-POLICY-12]: change_reshard() needs a policy whose reshard slot is a value: any_reshard, "
             "as in runtime_policy<>");
-        detail::change_reshard(state_, std::move(next));
+        detail::change_reshard(state_, any_reshard(std::move(next)));
     }
 
     /// Drops the step's gradients, on all ranks: weights, optimizer state and its step count stay as they are.

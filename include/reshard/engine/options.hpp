@@ -36,11 +36,11 @@ struct model_options {
 
 /// Nothing, or a value that takes the place of the model's own.
 template <class Value>
-struct own {
-    own() = default;
+struct unit_override {
+    unit_override() = default;
     template <class Given>
-        requires(std::convertible_to<Given, Value> && !std::same_as<std::remove_cvref_t<Given>, own>)
-    own(Given&& given) : is_set(true), value(std::forward<Given>(given)) {}
+        requires(std::convertible_to<Given, Value> && !std::same_as<std::remove_cvref_t<Given>, unit_override>)
+    unit_override(Given&& given) : is_set(true), value(std::forward<Given>(given)) {}
 
     bool is_set = false;
     Value value{};
@@ -51,8 +51,8 @@ struct unit_options {
     std::size_t uses = 1;
     /// In place of the policy's, for this unit alone. The policy's slot must be a value (any_sharding, any_reshard),
     /// and a reshard policy must reduce as often as the model's.
-    own<any_sharding> strategy = {};
-    own<any_reshard> reshard = {};
+    unit_override<any_sharding> strategy = {};
+    unit_override<any_reshard> reshard = {};
 };
 
 struct step_options {

@@ -140,20 +140,15 @@ void check_own(const State& state, const unit_record& unit) {
 /// Policy facts of one unit, as values.
 template <class State>
 unit_plan plan_unit(const State& state, const unit_record& unit) {
-    const auto& strategy = strategy_of(state, unit);
-    const auto& reshard = reshard_of(state, unit);
-    unit_plan one{unit.name,
-                  unit.uses,
-                  strategy.parameters(unit.place),
-                  strategy.gradients(unit.place),
-                  strategy.optimizer_state(unit.place),
-                  reshard.after_forward(unit.place),
-                  reshard.after_backward(unit.place),
-                  {},
-                  secondary_ranks(reshard, unit.place)};
-    for (const segment& part : unit.layout->segments())
+    unit_plan one;
+    one.name = unit.name;
+    one.uses = unit.uses;
+    one.gap_bytes = unit.layout->bytes();
+    for (const segment& part : unit.layout->segments()) {
         one.segments.push_back({part.type, part.trainable, part.elements});
-    return settled(state.plan, std::move(one));
+        one.gap_bytes -= part.elements * size_of(part.type);
+    }
+    return with_facts(state.plan, std::move(one), strategy_of(state, unit), reshard_of(state, unit), unit.place);
 }
 
 template <class State>
@@ -195,14 +190,10 @@ void choose(State& state) {
     if constexpr (ChosenReshard<typename State::reshard_type>) {
         auto& reshard = state.policy.reshard;
         if (!reshard.chosen_at_build()) return;
-        const std::size_t control = control_of(state).bytes();
         const bool poisoned = state.poisoned;
         state.poisoned = poisoned || state.at == stage::declaring;  // a refusal is every rank's: no news for peers
-        chosen_plan found = reshard.chooses_units()
-                                ? choose_within(state.plan, state.order, reshard.cap(), reshard.microbatches(), control)
-                                : choose_pipeline(state.plan, state.order, reshard.cap(), control);
+        v0::choose(reshard, state.plan, state.order, control_of(state).bytes());
         state.poisoned = poisoned;
-        reshard.accept(std::move(found.units), found.reduce_once, std::move(found.why));
         plan_units(state);
     }
 }

@@ -51,8 +51,8 @@ struct unit_record {
     const unit_layout* layout = nullptr;
     std::uint32_t layout_id = 0;
     std::size_t uses = 1;
-    own<any_sharding> strategy;  // in place of the policy's
-    own<any_reshard> reshard;
+    unit_override<any_sharding> strategy;  // in place of the policy's
+    unit_override<any_reshard> reshard;
 
     // Fixed by the build.
     unit_place place{};

@@ -16,10 +16,9 @@ inline namespace v0 {
 /// Figures of one rank. Predicted collectives are those of building and of the steps begun so far, from the plan
 /// alone; a counting communicator measures the same plus what evaluation gathers and `missed_prefetches` cost.
 struct model_report {
-    collective_counts predicted_setup, predicted_steps;
-    group_counts predicted_setup_groups, predicted_steps_groups;  // the same by group
-    std::uint64_t steps = 0;                                      // begun
-    std::uint64_t missed_prefetches = 0;                          // copies that left before the use they were meant for
+    group_counts predicted_setup, predicted_steps;
+    std::uint64_t steps = 0;              // begun
+    std::uint64_t missed_prefetches = 0;  // copies that left before the use they were meant for
     owned_bytes predicted_owned;
     std::size_t measured_owned = 0;  // bytes allocated in arenas and buffers
     std::size_t planned_live = 0;    // peak of gathered copies and gradient buffers in use, from the plan
@@ -74,11 +73,9 @@ std::size_t measured_bytes(const State& state) {
 template <class State>
 model_report make_report(const State& state) {
     model_report report;
-    report.predicted_setup_groups = state.predicted.setup;
-    report.predicted_setup_groups += predict_setup(state.plan);
-    report.predicted_setup = report.predicted_setup_groups.sum();
-    report.predicted_steps_groups = state.predicted.sum;
-    report.predicted_steps = report.predicted_steps_groups.sum();
+    report.predicted_setup = state.predicted.setup;
+    report.predicted_setup += predict_setup(state.plan);
+    report.predicted_steps = state.predicted.sum;
     report.steps = state.step;
     report.missed_prefetches = state.missed_prefetches;
     report.predicted_owned = predict_memory(state.plan, state.slots, control_of(state).bytes());
@@ -86,16 +83,6 @@ model_report make_report(const State& state) {
     report.planned_live = state.predicted.live;
     report.measured_live = state.peak_live_bytes;
     return report;
-}
-
-inline std::string bytes_text(std::size_t bytes) {
-    const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    std::size_t scaled = bytes * 10, unit = 0;
-    while (scaled >= 10240 && unit < 4) {
-        scaled = (scaled + 512) / 1024;
-        ++unit;
-    }
-    return unit == 0 ? text(bytes, " B") : text(scaled / 10, ".", scaled % 10, " ", units[unit]);
 }
 
 /// How ranks are grouped and what goes over which group, where there is more than one; why a plan was chosen.
@@ -143,7 +130,7 @@ std::string describe(const State& state) {
     order_list one = state.order;
     one.plan(1);
     const step_prediction step = replay_step(one, state.plan, state.needs, state.slots);
-    const collective_counts& sends = step.collectives;
+    const collective_counts sends = step.groups.sum();
     out.append(text("traffic    ", bytes_text(sends.total().bytes),
                     " sent a rank and step of one microbatch: ", sends.all_gather.calls, " all-gathers, ",
                     sends.reduce_scatter.calls, " reduce-scatters, ", sends.all_reduce.calls, " all-reduces\n"));

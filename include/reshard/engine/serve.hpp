@@ -59,7 +59,6 @@ void on_rank(State& state, std::size_t leader, Function&& function) {
         State& state;
         ~leading() { state.leader = nobody_leads; }
     } guard{state};
-    issue_outer(state);  // before the leader's scopes would, so that the order is the same on all ranks
     state.leader = leader;
     if (state.rank() == leader) {
         run_leading(state, function);
@@ -70,12 +69,12 @@ void on_rank(State& state, std::size_t leader, Function&& function) {
 
 /// "\"expert.0\" is used on ranks 0, 2 and not on 1": the first unit that is not used alike.
 template <class State>
-std::string uneven_use(const State& state, const std::vector<std::byte>& table, std::size_t row) {
+std::string uneven_use(const State& state) {
     for (const unit_record* unit : state.units) {
         std::vector<std::size_t> with, without;
         for (std::size_t rank = 0; rank < state.ranks(); ++rank) {
-            const auto bits = static_cast<unsigned>(table[rank * row + unit->index / 8]);
-            (bits >> unit->index % 8 & 1u ? with : without).push_back(rank);
+            const std::byte bits = state.use_copies[rank * control_of(state).use_bytes() + unit->index / 8];
+            (static_cast<unsigned>(bits) >> unit->index % 8 & 1u ? with : without).push_back(rank);
         }
         if (with.empty() || without.empty()) continue;
         return text("\"", unit->name, "\" is used on ranks ", joined(with), " and not on ", joined(without));
@@ -83,29 +82,35 @@ std::string uneven_use(const State& state, const std::vector<std::byte>& table, 
     return {};
 }
 
-/// Collective, waits: compares which units ranks will enter in the microbatch that begins; a bit per unit.
+/// Whether all ranks' rows are equal.
 template <class State>
-void announce_use(State& state, const std::vector<bool>& used) {
-    if (state.alone() || state.options.skipped == skipped_units::with_zeros) return;  // they may differ there
-    const std::size_t row = (state.units.size() + 7) / 8, bytes = row * state.ranks();
-    std::vector<std::byte> table(bytes);
-    for (std::size_t unit = 0; unit < used.size(); ++unit) {
-        if (used[unit]) table[state.rank() * row + unit / 8] |= static_cast<std::byte>(1u << unit % 8);
+bool used_alike(const State& state) {
+    const std::size_t row = control_of(state).use_bytes();
+    for (std::size_t at = row; at < state.use_copies.size(); ++at) {
+        if (state.use_copies[at] != state.use_copies[at % row]) return false;
     }
-    state.scratch = state.device.allocate(bytes);
-    std::byte* memory = state.scratch.data();
-    state.device.upload(memory + state.rank() * row, table.data() + state.rank() * row, row);
+    return true;
+}
+
+/// Collective, waits: compares which units ranks will enter in the microbatch that begins; a bit per unit.
+template <class State, class Units>
+void announce_use(State& state, const Units& used) {
+    if (state.alone() || state.options.skipped == skipped_units::with_zeros) return;  // they may differ there
+    const std::size_t row = control_of(state).use_bytes(), bytes = row * state.ranks(), mine = state.rank() * row;
+    std::byte* memory = state.control.data() + control_of(state).use_offset();
+    for (std::size_t at = 0; at < row; ++at) state.use_copies[mine + at] = std::byte{0};
+    for (auto* unit : used)
+        state.use_copies[mine + unit->record().index / 8] |= static_cast<std::byte>(1u << unit->record().index % 8);
+    state.device.upload(memory + mine, state.use_copies.data() + mine, row);
     issue_collective(state, whole_gather(bytes), [&](const auto& world) {
         world.all_gather_in_place(std::span(memory, bytes), state.gather_stream(), label{"announce_use", "all ranks"});
     });
     state.device.record(state.agreed, state.gather_stream());
     state.device.synchronize(state.agreed);
-    state.device.download(table.data(), memory, bytes);
-    state.scratch = {};
+    state.device.download(state.use_copies.data(), memory, bytes);
     state.predicted.sum[rank_set::whole].all_gather += exchange(state.plan, row);
-    const std::string difference = uneven_use(state, table, row);
-    if (difference.empty()) return;
-    throw disagreement_error("E-AGREE-6", text("announce_use() in step ", state.step, ": ", difference,
+    if (used_alike(state)) return;
+    throw disagreement_error("E-AGREE-6", text("announce_use() in step ", state.step, ": ", uneven_use(state),
                                                ". Nothing of this microbatch was sent. All ranks enter every unit, "
                                                "unless model_options.skipped is skipped_units::with_zeros"));
 }

@@ -150,7 +150,7 @@ struct model_state {
     bool writing = false;               // a write_weights() scope is open
     bool agreement_pending = false;
     std::vector<agreement_record> agreements;  // host copies of the control memory
-    std::vector<std::byte> vote_copies;
+    std::vector<std::byte> vote_copies, use_copies;
     bool committing = false;  // between vote and update
     bool decided = false;     // in between: the decision is enqueued, the update is not
     update_call pending_update;

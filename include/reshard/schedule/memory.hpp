@@ -12,7 +12,7 @@ inline namespace v0 {
 
 /// Of a unit's gathered parameters.
 inline std::size_t parameter_bytes(const unit_plan& unit) {
-    std::size_t bytes = 0;
+    std::size_t bytes = unit.gap_bytes;
     for (const segment_plan& part : unit.segments) bytes += part.elements * size_of(part.type);
     return bytes;
 }

@@ -3,11 +3,13 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../core/types.hpp"
 #include "../layout/slices.hpp"
-#include "../policy/facts.hpp"
+#include "../policy/reshard.hpp"
+#include "../policy/strategy.hpp"
 #include "slots.hpp"
 
 namespace reshard {
@@ -36,7 +38,8 @@ struct unit_plan {
     placement parameters = placement::whole, gradients = placement::whole, optimizer = placement::whole;
     afterwards after_forward = afterwards::free, after_backward = afterwards::free;
     std::vector<segment_plan> segments;
-    std::size_t group = 1;  // ranks of the secondary group; 1: none
+    std::size_t group = 1;      // ranks of the secondary group; 1: none
+    std::size_t gap_bytes = 0;  // between segments of several types, where alignments are tiny
 };
 
 struct model_plan {
@@ -74,6 +77,19 @@ inline unit_plan settled(const model_plan& plan, unit_plan unit) {
     }
     if (!grouped) unit.group = 1;
     return unit;
+}
+
+/// The unit with what a strategy and a reshard policy say of it, as that comes out on these ranks.
+template <ShardingStrategy Strategy, ReshardPolicy Reshard>
+unit_plan with_facts(const model_plan& plan, unit_plan unit, const Strategy& strategy, const Reshard& reshard,
+                     unit_place place) {
+    unit.parameters = strategy.parameters(place);
+    unit.gradients = strategy.gradients(place);
+    unit.optimizer = strategy.optimizer_state(place);
+    unit.after_forward = reshard.after_forward(place);
+    unit.after_backward = reshard.after_backward(place);
+    unit.group = secondary_ranks(reshard, place);
+    return settled(plan, std::move(unit));
 }
 
 inline bool rests_inner(const unit_plan& unit) {

@@ -26,10 +26,9 @@ struct live_bytes {
 
 struct step_prediction {
     std::vector<unit_counts> units;
-    group_counts groups;            // those of the whole model (begin_step, commit) included, in the whole group
-    collective_counts collectives;  // the sum over groups
-    std::vector<live_bytes> live;   // two per entry of the list: while its scope is open, and after it was left
-    live_bytes peak;                // the entry of `live` with the largest total
+    group_counts groups;           // those of the whole model (begin_step, commit) included, in the whole group
+    std::vector<live_bytes> live;  // two per entry of the list: while its scope is open, and after it was left
+    live_bytes peak;               // the entry of `live` with the largest total
 };
 
 namespace detail {
@@ -192,7 +191,6 @@ inline step_prediction replay_step(const order_list& order, const model_plan& pl
         detail::add_reductions(sums, plan, unit, counts.reductions);
         detail::add_outer_reductions(sums, plan, unit, counts.outer_reductions);
     }
-    found.collectives = sums.sum();
     return found;
 }
 

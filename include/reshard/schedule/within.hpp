@@ -241,5 +241,14 @@ inline chosen_plan choose_pipeline(const model_plan& plan, const order_list& ord
     return chosen;
 }
 
+/// Lets a policy that is chosen when the model is built choose. Preconditions and errors as above.
+template <ChosenReshard Reshard>
+void choose(Reshard& reshard, const model_plan& plan, const order_list& order, std::size_t control_bytes) {
+    chosen_plan found = reshard.chooses_units()
+                            ? choose_within(plan, order, reshard.cap(), reshard.microbatches(), control_bytes)
+                            : choose_pipeline(plan, order, reshard.cap(), control_bytes);
+    reshard.accept(std::move(found.units), found.reduce_once, std::move(found.why));
+}
+
 }  // namespace v0
 }  // namespace reshard
