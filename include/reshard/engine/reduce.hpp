@@ -115,7 +115,7 @@ void reduce_block(State& state, unit_record& unit, std::size_t k, typename State
 }
 
 /// On the reduction stream, behind everything that wrote the gradients: one collective per segment, then the sums are
-/// added to what is owned. What the outer group sums is issued behind the next gather.
+/// added to what is owned. What the outer group sums waits for issue_outer(): behind the gather after next.
 template <class State>
 void reduce_unit(State& state, unit_record& unit, bool last) {
     using gradient_type = typename State::gradient_type;
